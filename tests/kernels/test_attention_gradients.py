@@ -58,7 +58,7 @@ def test_against_float64(sizes: tuple[int, ...], case: dict[str, Any], determini
     agree(sizes, deterministic=deterministic, **case)
 
 
-@pytest.mark.parametrize("d, deterministic", [(64, False), (64, True), (128, False), (256, False)])
+@pytest.mark.parametrize("d, deterministic", [(64, False), (64, True), (128, False), (256, False), (256, True)])
 def test_in_the_emulator(d: int, deterministic: bool) -> None:
     agree((1, 70, 140, 128 // min(d, 128), 1, d, d), "emulator", right=0, of_lse=True, deterministic=deterministic)
 
@@ -112,6 +112,30 @@ def test_a_slot_that_is_read_again_needs_another_one() -> None:
                              "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0)), GROUP=1, TAIL=True, SPLIT=1, PAD=64,
                              BM=128, BN=64, D=64, DV=64, num_warps=8, num_stages=1)
     assert "products and what is between them do not overlap: there is no shared memory for it" in k.report()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_wide_heads_have_a_second_slot_for_what_is_read_again(causal: bool) -> None:
+    """Keys, which scores and the gradient of queries read, have two; values, which scores' gradients read, have one."""
+    k = query_kernel.compile(*shapes(256, 128, 64), "desc<fp32[1x1x128]>", "desc<bf16[1x128x1x256]>", "int32:16",
+                             "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=1,
+                             TAIL=causal, SPLIT=1, PAD=64, BM=128, BN=64, D=256, DV=256, num_warps=8,
+                             products_ahead=True)
+    assert k.report().count("scores, weight_grad of the next iteration is in flight with dq of this one") == 1 + causal
+    assert "ring k: 2 slots x 32768 bytes" in k.report() and "ring v: 1 slots x 32768 bytes" in k.report()
+
+
+@pytest.mark.parametrize("causal, group", [(False, 1), (False, 4), (True, 1)])
+@pytest.mark.parametrize("of_keys", [False, True])
+def test_keys_and_values_of_wide_heads_apart(of_keys: bool, group: int, causal: bool) -> None:
+    """All of a thread's registers but a few, and no spills (the fixture sees to that)."""
+    to = ["desc<bf16[1x128x1x256]>", None]
+    k = key_kernel.compile(*shapes(256, 64, 128), "desc<fp32[1x1x64]>", None, *(to if of_keys else to[::-1]), "int32:16",
+                           "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=group,
+                           TAIL=causal, SPLIT=1, BM=64, BN=128, D=256, DV=256, num_warps=8, products_ahead=True)
+    first, second = ("scores, weight_grad", "dk") if of_keys else ("scores", "dv")
+    assert k.report().count(f"{first} of the next iteration is in flight with {second} of this one") == 1 + causal
+    assert ("ring v: " in k.report()) == of_keys
 
 
 @pytest.mark.parametrize("d", [64, 128])

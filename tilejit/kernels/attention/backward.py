@@ -33,13 +33,13 @@ def apart(case: Case, extras: Extras, wide: int) -> bool:
     return case.deterministic or wide > 128 or wide <= 64 and _plain(case, extras)
 
 
-def divided(case: Case, extras: Extras, wide: int) -> bool:
+def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
     """Whether keys and values have a kernel each, and so all of a thread's registers for their sums, where heads are
     wide: blocks have 128 keys then, not 64. Shared memory, where products read their operands, bounds all of these: 64
     queries and 64 keys take 368 KB of it in one kernel, 320 KB in two, which compute scores once more (TFLOP/s on an
-    H200, 4096 keys, d256, one and two, full and causal: 371 384, 366 367). Where more is computed of a score, there
-    are no registers for that."""
-    return wide > 128 and _plain(case, extras) and apart(case, extras, wide)
+    H200, 4096 keys, d256, one and two, full and causal: 371 384, 366 367). There are no registers for that where more
+    is computed of a score, or where masks are and a loop over so many heads is around it."""
+    return wide > 128 and apart(case, extras, wide) and _plain(case, extras) and not (case.high and group > 1)
 
 
 @lru_cache(maxsize=64)
@@ -70,7 +70,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     packed = infos[3] is not None
     wide, wide_v = (64 if x <= 64 else 128 if x <= 128 else 256 for x in (d, dv))
     most = max(wide, wide_v)
-    alone = divided(case, extras, most)
+    alone = divided(case, extras, most, heads // kv_heads)
     bm, bn, warps = tiles_of(wide, wide_v, case, alone)
     opts = options(case, extras, infos)
     dq, dk, dv_out = (tilejit.empty_like(x, i.shape) for x, i in ((q, iq), (k, ik), (v, iv)))
@@ -111,7 +111,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
             sums, dq, total, keys, case.scale, heads, 0 if packed else stride[0], *stride[-3:-1], opts.sequences, d,
             BM=bm, D=wide, num_warps=8)
     elif blocks and batch:
-        pad, (bm, bn) = bm, query_tiles(most, _plain(case, extras))
+        pad, (bm, bn) = bm, query_tiles(most, alone or most <= 128 and _plain(case, extras))
         tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
         query_kernel[(tilejit.cdiv(queries, bm), heads, batch)](
             *(blocks_of(x, n, w).over(a) for x, n, w, a in (
