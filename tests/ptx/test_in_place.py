@@ -1,12 +1,15 @@
-"""Sums of mma.sync are written where a loop carries them, if nothing reads the present ones any more."""
+"""Sums of mma.sync are written where a loop carries them, if nothing reads the present ones any more; what a branch
+hands on as it was stays where it is."""
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hand_built import Kernel, same
 
 import tilejit
 import tilejit.language as tl
 from tilejit.frontend import Param
+from tilejit.ir import types as T
 from tilejit.ir.types import Ptr, fp32, int32
 from tilejit.ptx.build import Ptx
 from tilejit.ptx.in_place import Body
@@ -74,3 +77,33 @@ def test_which_registers_are_renamed(lines, renamed):
     e.p.lines += lines
     assert body.settle([("%f1", "%f10"), ("%f3", "%f11"), ("%f4", "%f11")]) == renamed
     assert ("%f10" in "\n".join(e.p.lines)) == (not renamed)
+
+
+@pytest.mark.parametrize("then, behind, moves", [
+    (lambda k, u, v: (k("add", u, v), v), None, 1),             # one new tile
+    (lambda k, u, v: (v, u), None, 4),                          # each saved first
+    (lambda k, u, v: (k("add", u, v), u), None, 3),             # one is saved
+    (lambda k, u, v: (k("add", u, v), v), lambda k, u: u, 4),
+    (lambda k, u, v: (k("add", u, v), v), lambda k, u: k.tile(
+        "reshape", u, layout=u.type.layout.reshape((64, 1)).reshape((64,)), shape=(64,)), 4)],
+    ids=["new", "swapped", "turned", "read behind", "by another name"])
+def test_what_a_branch_hands_on_stays_where_it_is(then, behind, moves):
+    """Of two tiles that a loop carries and a branch changes in every other round."""
+    k = Kernel(scalars={"n": (5, T.int32)}, x=(np.arange(64, dtype=np.float32), T.fp32),
+               **{name: (np.zeros(64, np.float32), T.fp32) for name in ("u", "v", "w")})
+    start = k.load("x", k.layout((64,), 2))
+
+    def region(i, u, v, w):
+        odd = k("cmp", k("and", i, k.int(1)), k.int(1), pred="eq")
+        branches = [k.region([], lambda: k.op("yield", *then(k, u, v))), k.region([], lambda: k.op("yield", u, v))]
+        a, b = k.op("if", odd, regions=branches).results
+        k.op("yield", a, b, k("sub", a, behind(k, u)) if behind else w)
+
+    loop = k.op("for", k.int(0), k.args["n"], k.int(1), start, k("add", start, start), start,
+                regions=[k.region([T.int32, *[start.type] * 3], region)])
+    for name, v in zip("uvw", loop.results):
+        k.store(name, v)
+    same(*k.run())
+    text = k.ptx()[0]
+    body = text[text.index("$loop_"):text.index("bra $loop_", text.index("$loop_"))]
+    assert body.count("mov.f32 %f") == moves * 2

@@ -9,7 +9,7 @@ from tilejit.ir import Op, Value, edges
 from tilejit.ir.core import Edge
 from tilejit.ir.types import DType, Pending, Ptr, Tile, Type, elem_of, int32, uint64
 from tilejit.ptx.emit import Emitter, emits, held, reg_class
-from tilejit.ptx.in_place import Body
+from tilejit.ptx.in_place import Body, stays
 from tilejit.ptx.kernel import cluster_sync
 from tilejit.ptx.pack import unpack, words
 
@@ -156,17 +156,20 @@ def _while(e: Emitter, op: Op) -> None:
 
 @emits("if")
 def _if(e: Emitter, op: Op) -> None:
+    """Results are in registers of their own, or where a branch finds what it hands on as it was."""
     p = e.p
     otherwise, end = p.label("else"), p.label("endif")
     whole = [_in_words(e, r.type) for r in op.results]
-    results = [p.regs("b32", e.count(r.type) // 4) if all_ else e.fresh(r.type) for r, all_ in zip(op.results, whole)]
+    stay: dict[int, Value] = {} if any(whole) else stays(op, e.uses)
+    results = [p.regs("b32", e.count(r.type) // 4) if all_ else e.get(stay[i]) if i in stay else e.fresh(r.type)
+               for i, (r, all_) in enumerate(zip(op.results, whole))]
     has_else = len(op.regions) > 1
     p("bra", otherwise, pred=f"!{e.scalar(op.operands[0])}")
     for i, region in enumerate(op.regions):
         e.block(region)
-        for regs, value, all_ in zip(results, region.terminator.operands, whole):
-            for d, s in zip(regs, _words(e, value) if all_ else e.get(value)):
-                move(e, int32 if all_ else value.type, d, s)
+        parallel_move(e, [(int32 if all_ else value.type, d, s)
+                          for regs, value, all_ in zip(results, region.terminator.operands, whole)
+                          for d, s in zip(regs, _words(e, value) if all_ else e.get(value))])
         if i == 0:
             if has_else:
                 p("bra", end)

@@ -1,5 +1,5 @@
-"""Sums of mma.sync that a loop carries are computed where they are carried: the next contents of a register are written
-into it, where nothing reads the present ones any more.
+"""Registers that stay: sums of mma.sync are computed where a loop carries them, and what a branch hands on as it was
+stays where it is. The next contents of a register are written into it, where nothing reads the present ones any more.
 
     %f9 = mul %f1, %f2                %f9 = mul %f1, %f2
     %f8 = mma ..., %f9         ->     %f1 = mma ..., %f9
@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 
+from tilejit.ir import Block, Op, Value, inside
+from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.ptx.build import CLASSES
 from tilejit.ptx.emit import Emitter
 
@@ -91,3 +94,52 @@ def _places(text: str) -> tuple[dict[str, int], dict[str, int], list[tuple[int, 
             product = joined if token[0] == "m" else running
     last.update(dict.fromkeys(running, at + 1))
     return {r: first[r] for r in joined - running}, last, loops
+
+
+def stays(branch: Op, uses: Mapping[Value, list[tuple[Op, int]]]) -> dict[int, Value]:
+    """Results of an `if` that are, in one of the branches, a tile of 32 or more bits an element from before it, whose
+    registers nothing needs any more: which tile."""
+    block = branch.parent
+    found: dict[int, Value] = {}
+    assert block is not None
+    for region in reversed(branch.regions):                  # first `else`, which an author leaves out
+        for i, v in enumerate(region.terminator.operands):
+            if i not in found and v not in found.values() and _owns(v, block, uses) \
+                    and not _is_read_behind(v, branch, uses):
+                found[i] = v
+    return found
+
+
+def _owns(v: Value, block: Block, uses: Mapping[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether a tile has registers of its own: what a loop carries, products, what comes out of loops and branches. Not
+    sums in flight round a loop: the next product is added up in their registers."""
+    t = elem_of(v.type)
+    if not isinstance(v.type, Tile) or not isinstance(t, DType) or t.kind != "float" or t.bits < 32:
+        return False
+    if isinstance(v.op, Block):
+        return v.op is block and block.parent is not None and block.parent.name == "for"
+    if v.op is None or v.op.parent is not block:
+        return False
+    if v.op.name == "dot_wait":
+        sums = v.op.operands[v.index]
+        while isinstance(sums.op, Op) and sums.op.name in ("dot_async", "dot_fence") and len(uses[sums]) == 1:
+            sums = sums.op.operands[2 if sums.op.name == "dot_async" else sums.index]
+        return isinstance(sums.op, Op) and sums.op.name == "pend" and sums.op.parent is block
+    return v.op.name in ("if", "for", "dot_mma")
+
+
+def _is_read_behind(v: Value, branch: Op, uses: Mapping[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether an op behind a branch reads a value, or what may be in its registers."""
+    block = branch.parent
+    assert block is not None
+    for user, _ in uses.get(v, ()):
+        at = inside(block, user)
+        if at is branch:
+            continue
+        if at is None or block.ops.index(at) > block.ops.index(branch):
+            return True
+        copies = at is user and "elementwise" in user.define.traits and user.name not in ("cast", "bitcast") \
+            and not user.define.traits & {"registers", "identity"}
+        if not copies and any(_is_read_behind(r, branch, uses) for r in at.results):
+            return True
+    return False
