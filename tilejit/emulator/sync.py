@@ -130,7 +130,7 @@ def _warp_sync(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | No
     if members & ~s.mask == 0:
         return None
     key = ("warp", s.warp)
-    here = c.named.setdefault(key, {"lanes": 0, "round": 0})  # type: ignore[arg-type]
+    here = c.named.setdefault(key, {"lanes": 0, "round": 0})
     here["lanes"] |= s.mask
     mine = here["round"]
     waiter = Waiter(s.warp, s.split, s.pc, lambda: here["round"] > mine, lambda: None,

@@ -240,7 +240,7 @@ def _node(op: TorchOp) -> Callable[..., Any] | None:
         "backward": staticmethod(space["without_lists" if lists else "_backward"])})
     # What `node.apply` comes to where no function transform is active: those calls went another way.
     space["_apply"] = super(torch.autograd.Function, node).apply
-    return space[op.short]  # type: ignore[no-any-return]
+    return space[op.short]
 
 
 def _wants_grad(args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -170,7 +170,7 @@ class Branches(Frame):
         """Two ways through the body of a loop that may end differently."""
         a, c = (e.value if e.value is not None else Exit() for e in (then, other))
         blanks = [x.value if x.returned is not False else
-                  self.in_block(end.block, lambda: self.blank(node, y.value))  # noqa: B023
+                  self.in_block(end.block, lambda: self.blank(node, y.value))
                   for x, y, end in ((a, c, then), (c, a, other))]
         one, two = (replace(end, value=(x.broke, x.returned, v)) for end, x, v in zip((then, other), (a, c), blanks))
         return Exit(*self.join(node, cond, one, two, names, RETURNED_VALUE))

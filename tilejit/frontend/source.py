@@ -158,7 +158,7 @@ class KernelSource:
             raise CompilationError(f"@kernel expects a plain 'def' function, found {type(function).__name__}")
         for node in ast.walk(function):
             if hasattr(node, "lineno"):
-                node.lineno += first - 1                                   # type: ignore[attr-defined]
+                node.lineno += first - 1
                 node.end_lineno = (node.end_lineno or 0) + first - 1       # type: ignore[attr-defined]
                 node.col_offset += indent                                  # type: ignore[attr-defined]
                 node.end_col_offset = (node.end_col_offset or 0) + indent  # type: ignore[attr-defined]

@@ -14,25 +14,25 @@ from tilejit.ir.types import fp32 as float32
 from tilejit.ir.types import fp64 as float64
 from tilejit.ir.types import int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from tilejit.language import extra, math
-from tilejit.language.aggregates import *  # noqa: F403
-from tilejit.language.assembly import *  # noqa: F403
-from tilejit.language.atomics import *  # noqa: F403
-from tilejit.language.block_pointers import *  # noqa: F403
-from tilejit.language.creation import *  # noqa: F403
-from tilejit.language.debug import *  # noqa: F403
-from tilejit.language.descriptors import *  # noqa: F403
-from tilejit.language.elementwise import *  # noqa: F403
-from tilejit.language.hints import *  # noqa: F403
+from tilejit.language.aggregates import *
+from tilejit.language.assembly import *
+from tilejit.language.atomics import *
+from tilejit.language.block_pointers import *
+from tilejit.language.creation import *
+from tilejit.language.debug import *
+from tilejit.language.descriptors import *
+from tilejit.language.elementwise import *
+from tilejit.language.hints import *
 from tilejit.language.loops import range, static_range
-from tilejit.language.math import *  # noqa: F403
-from tilejit.language.memory import *  # noqa: F403
-from tilejit.language.products import *  # noqa: F403
-from tilejit.language.random import *  # noqa: F403
-from tilejit.language.reductions import *  # noqa: F403
-from tilejit.language.scaled import *  # noqa: F403
-from tilejit.language.scans import *  # noqa: F403
-from tilejit.language.shape import *  # noqa: F403
-from tilejit.language.sorting import *  # noqa: F403
+from tilejit.language.math import *
+from tilejit.language.memory import *
+from tilejit.language.products import *
+from tilejit.language.random import *
+from tilejit.language.reductions import *
+from tilejit.language.scaled import *
+from tilejit.language.scans import *
+from tilejit.language.shape import *
+from tilejit.language.sorting import *
 from tilejit.language.tensor import block_type, constexpr, constexpr_type, tensor, tensor_descriptor, tuple_type
 
 

@@ -88,7 +88,7 @@ class Aggregate(Compound):
         return {k: vars(self)[k] for k in self.fields}
 
     def alike(self, other: Compound) -> bool:
-        return type(other) is type(self) and all(  # type: ignore[comparison-overlap]
+        return type(other) is type(self) and all(
             unwrap(v) == unwrap(getattr(other, k)) for k, v in self.values.items() if self.fields[k] is constexpr)
 
     def parts(self, b: KernelBuilder) -> list[Any]:

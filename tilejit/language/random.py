@@ -38,7 +38,7 @@ def philox_impl(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, n_rounds: 
     if a0.elem not in _CONSTANTS or any(t.elem != a0.elem for t in (a1, a2, a3, key0, key1)):
         raise CompilationError(f"philox_impl: counters and keys are all uint32 or all uint64, found "
                                f"{', '.join(str(t.elem) for t in (a0, a1, a2, a3, key0, key1))}")
-    step0, step1, by0, by1 = _CONSTANTS[a0.elem]  # type: ignore[index]
+    step0, step1, by0, by1 = _CONSTANTS[a0.elem]
     for _ in range(sem.constant(n_rounds, "the number of rounds")):
         old0, old2 = a0, a2
         a0 = old2.op("mulhi", by1) ^ a1 ^ key0

@@ -237,7 +237,7 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
         return tensor(b(_ARITH[symbol], tx.value, ty.value))
     if symbol == "/":
         tx, ty = common(b, x, y, div=symbol)
-        if tx.elem.is_int():  # type: ignore[union-attr]
+        if tx.elem.is_int():
             tx, ty = cast(b, tx, fp32), cast(b, ty, fp32)
         return tensor(b("div", tx.value, ty.value))
     if symbol in ("//", "%"):

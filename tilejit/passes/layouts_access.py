@@ -52,7 +52,7 @@ class Accesses:
             if op.name in ("load", "store", "row_load"):
                 t = op.operands[1].type if op.name == "store" else op.result.type
                 if isinstance(t, Tile) and len(t.shape) == 1:
-                    size = max(1, elem_of(t).bits // 8)                # type: ignore[union-attr]
+                    size = max(1, elem_of(t).bits // 8)
                     self.narrowest[t.shape[0]] = min(size, self.narrowest.get(t.shape[0], size))
 
     def _width(self, op: Op) -> int:

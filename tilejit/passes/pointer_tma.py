@@ -427,13 +427,13 @@ def _fits(p: Poly) -> bool:
         return not m
     (v,) = m
     if c == 1:
-        return elem_of(v.type).bits <= 32  # type: ignore[union-attr]
+        return elem_of(v.type).bits <= 32
     loop = v.op.parent if isinstance(v.op, Block) else None
     if loop is None or loop.name != "for" or v.index:
         return False
     end = loop.operands[1].op
     by = const_of(end.operands[1]) if isinstance(end, Op) and end.name == "idiv" else None
-    return isinstance(by, int) and by >= c and elem_of(v.type).bits <= 32  # type: ignore[union-attr]
+    return isinstance(by, int) and by >= c and elem_of(v.type).bits <= 32
 
 
 def _is_wide(pointer: Value) -> bool:

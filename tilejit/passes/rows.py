@@ -50,7 +50,7 @@ def find_rows(fn: Function) -> Function:
         kept = not wants_copies(fn, load, loops)
         if not kept and _is_few(fn, load, loops):
             continue
-        if kept and t.shape[0] >= LEAST * 32 * total_warps(fn) and (room := room - t.numel * elem_of(t).bits // 8) < 0:       # type: ignore[union-attr]
+        if kept and t.shape[0] >= LEAST * 32 * total_warps(fn) and (room := room - t.numel * elem_of(t).bits // 8) < 0:
             where = load.loc.short() if load.loc else "?"
             fn.attrs.setdefault("report", []).append(Record(
                 "in_registers", f"load {load.result.name or 'of a row'} at {where}: held in registers, there is no "

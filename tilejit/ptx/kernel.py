@@ -143,7 +143,7 @@ def tensor_map(e: Emitter, op: Op) -> str:
     buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
     assert isinstance(desc.type, Desc)
-    param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer), desc.type.elem.name, buffer.swizzle,  # type: ignore[union-attr]
+    param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer), desc.type.elem.name, buffer.swizzle,
                            fill, isinstance(desc.op, Op), "write" in op.define.effects)
     if param not in e.maps:
         name = e.param(param)

@@ -23,7 +23,7 @@ def _dot(e: Emitter, op: Op) -> None:
     assert isinstance(tc, Tile)
     assert tc.layout is not None and isinstance(tc.elem, DType)
     elems = [v.type.elem for v in (va, vb)]                       # type: ignore[union-attr]
-    pack = max(1, 4 // elems[0].bytes)                            # type: ignore[union-attr]
+    pack = max(1, 4 // elems[0].bytes)
     start = op.attrs.get("begin", 0)
     end = start + op.attrs.get("depth", va.type.shape[-1] - start)  # type: ignore[union-attr]
     a, b = (_Words(e, v, tc.layout, i) for i, v in enumerate((va, vb)))
@@ -133,7 +133,7 @@ class _Words:
     def at(self, where: tuple[int, ...]) -> str:
         """The register of the elements from `where` on along K; zero beyond its end, and a copy beyond the others."""
         if where[self.along] >= self.k:
-            cls = reg_class(self.elem) if self.elem.bits == 64 else "b32"   # type: ignore[arg-type]
+            cls = reg_class(self.elem) if self.elem.bits == 64 else "b32"
             self.zero = self.zero or self.e.p.new(cls, f"mov.{cls}", "0d0000000000000000" if cls == "f64" else 0)
             return self.zero
         where = tuple(x % self.size if d == self.keep else x for d, x in enumerate(where))

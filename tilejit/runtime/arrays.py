@@ -102,7 +102,7 @@ def same_as(*tensors: Any, sizes: bool = True) -> Callable[..., bool]:
         return lambda *others: False
     shapes: list[Any] = [[*t.shape] if sizes else [None] * len(t.shape) for t in tensors]
     strides: list[Any] = [[*t.stride()] if sizes else [None] * len(t.shape) for t in tensors]
-    return guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check  # type: ignore[no-any-return]
+    return guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
 
 
 def is_address(x: Any) -> bool:

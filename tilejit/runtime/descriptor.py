@@ -182,7 +182,7 @@ class TensorDescriptor:
     @property
     def block_shape(self) -> tuple[int, ...]:
         """The shape of a block. It may be set, as hooks of autotuning do: later launches see the new blocks."""
-        return self.facts.block_shape  # type: ignore[no-any-return]
+        return self.facts.block_shape
 
     @block_shape.setter
     def block_shape(self, shape: Any) -> None:

@@ -186,7 +186,7 @@ class Packer:
         packed = self.pack(flat)
         maps = [self.tensor_map(n, address(flat), facts(flat)) for n, address, facts in self.descs]
         scalars = [p for p in self.params if not isinstance(p, TensorMapParam)]
-        sizes = [8 if isinstance(p, PointerParam) else DTYPES[p.dtype].bytes for p in scalars]  # type: ignore[union-attr]
+        sizes = [8 if isinstance(p, PointerParam) else DTYPES[p.dtype].bytes for p in scalars]
         return [maps[i] if is_map else packed[8 * i:8 * i + sizes[i]] for is_map, i in self.order]
 
     def pack(self, flat: tuple) -> bytes:

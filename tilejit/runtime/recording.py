@@ -80,7 +80,7 @@ def _watch(recorder: Recorder) -> Any:
 def _watcher() -> type:
     torch = sys.modules["torch"]
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined]
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[name-defined]
         def __init__(self, recorder: Recorder):
             super().__init__()
             self.recorder = recorder

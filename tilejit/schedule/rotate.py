@@ -218,4 +218,4 @@ def _split(values: list[Value], one: int, two: int) -> tuple[list[Value], list[V
 def _runs(lo: Value, hi: Value, step: Value) -> bool:
     """Whether a loop is known to have an iteration."""
     known = [const_of(v) for v in (lo, hi, step)]
-    return None not in known and len(range(*known)) > 0  # type: ignore[arg-type]
+    return None not in known and len(range(*known)) > 0

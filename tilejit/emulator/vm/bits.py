@@ -11,11 +11,11 @@ from numba.extending import intrinsic
 njit = numba_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
-def _loader(bits: int):  # type: ignore[no-untyped-def]
+def _loader(bits: int):
     @intrinsic
-    def load(typingctx, address):  # type: ignore[no-untyped-def]
+    def load(typingctx, address):
         """The little-endian value at a host address, zero-extended to int64."""
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):
             kind = ir.IntType(bits)
             p = builder.inttoptr(args[0], kind.as_pointer())
             value = builder.load(p)
@@ -25,11 +25,11 @@ def _loader(bits: int):  # type: ignore[no-untyped-def]
     return load
 
 
-def _storer(bits: int):  # type: ignore[no-untyped-def]
+def _storer(bits: int):
     @intrinsic
-    def store(typingctx, address, value):  # type: ignore[no-untyped-def]
+    def store(typingctx, address, value):
         """Write the low bits of value to a host address."""
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):
             kind = ir.IntType(bits)
             p = builder.inttoptr(args[0], kind.as_pointer())
             v = builder.trunc(args[1], kind) if bits < 64 else args[1]
@@ -44,81 +44,81 @@ store8, store16, store32, store64 = (_storer(b) for b in (8, 16, 32, 64))
 
 
 @intrinsic
-def f32_of(typingctx, bits):  # type: ignore[no-untyped-def]
+def f32_of(typingctx, bits):
     """The float32 whose bits are the low 32 of an int64."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
     return types.float32(types.int64), codegen
 
 
 @intrinsic
-def bits_of_f32(typingctx, value):  # type: ignore[no-untyped-def]
+def bits_of_f32(typingctx, value):
     """The bits of a float32, zero-extended."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.zext(builder.bitcast(args[0], ir.IntType(32)), ir.IntType(64))
     return types.int64(types.float32), codegen
 
 
 @intrinsic
-def f64_of(typingctx, bits):  # type: ignore[no-untyped-def]
+def f64_of(typingctx, bits):
     """The float64 with these bits."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.bitcast(args[0], ir.DoubleType())
     return types.float64(types.int64), codegen
 
 
 @intrinsic
-def bits_of_f64(typingctx, value):  # type: ignore[no-untyped-def]
+def bits_of_f64(typingctx, value):
     """The bits of a float64."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.bitcast(args[0], ir.IntType(64))
     return types.int64(types.float64), codegen
 
 
 @intrinsic
-def fma32(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+def fma32(typingctx, a, b, c):
     """a * b + c in float32 with one rounding."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.fma(*args)
     return types.float32(types.float32, types.float32, types.float32), codegen
 
 
 @intrinsic
-def fma64(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+def fma64(typingctx, a, b, c):
     """a * b + c in float64 with one rounding."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.fma(*args)
     return types.float64(types.float64, types.float64, types.float64), codegen
 
 
 @intrinsic
-def popcount(typingctx, value):  # type: ignore[no-untyped-def]
+def popcount(typingctx, value):
     """Bits set in an int64."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.ctpop(args[0])
     return types.int64(types.int64), codegen
 
 
 @intrinsic
-def leading_zeros(typingctx, value):  # type: ignore[no-untyped-def]
+def leading_zeros(typingctx, value):
     """Leading zeros of an int64; 64 for zero."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
     return types.int64(types.int64), codegen
 
 
 @intrinsic
-def trailing_zeros(typingctx, value):  # type: ignore[no-untyped-def]
+def trailing_zeros(typingctx, value):
     """Trailing zeros of an int64; 64 for zero."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
     return types.int64(types.int64), codegen
 
 
 @intrinsic
-def multiply_high_unsigned(typingctx, a, b):  # type: ignore[no-untyped-def]
+def multiply_high_unsigned(typingctx, a, b):
     """The high 64 bits of an unsigned 128-bit product."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         wide = ir.IntType(128)
         product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
         return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
@@ -126,9 +126,9 @@ def multiply_high_unsigned(typingctx, a, b):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def multiply_high_signed(typingctx, a, b):  # type: ignore[no-untyped-def]
+def multiply_high_signed(typingctx, a, b):
     """The high 64 bits of a signed 128-bit product."""
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         wide = ir.IntType(128)
         product = builder.mul(builder.sext(args[0], wide), builder.sext(args[1], wide))
         return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))

@@ -46,7 +46,7 @@ def raw_store(address: int, value: int, size: int) -> None:
 
 
 @njit
-def fault(st, kind: int, lane: int, address: int) -> int:  # type: ignore[no-untyped-def]
+def fault(st, kind: int, lane: int, address: int) -> int:
     """Note a fault; returns 0, the invalid host address."""
     st[k.ST_FAULT] = kind
     st[k.ST_FAULT_LANE] = lane
@@ -55,7 +55,7 @@ def fault(st, kind: int, lane: int, address: int) -> int:  # type: ignore[no-unt
 
 
 @njit
-def translate(st, space: int, address: int, size: int, warp: int, lane: int,  # type: ignore[no-untyped-def]
+def translate(st, space: int, address: int, size: int, warp: int, lane: int,
               write: bool) -> int:
     """The host address of `size` bytes, after bounds and alignment checks; 0 after a fault."""
     if address & (min(size, 16) - 1):
@@ -95,7 +95,7 @@ def translate(st, space: int, address: int, size: int, warp: int, lane: int,  # 
 
 
 @njit
-def event(st, kind: int, warp: int, pc: int, space: int, size: int, mask: int) -> int:  # type: ignore[no-untyped-def]
+def event(st, kind: int, warp: int, pc: int, space: int, size: int, mask: int) -> int:
     """A new trace record; returns the host address of its first address field."""
     p = st[k.ST_EVENTS] + 8 * k.EVENT_WIDTH * st[k.ST_EVENT_COUNT]
     st[k.ST_EVENT_COUNT] += 1
@@ -109,7 +109,7 @@ def event(st, kind: int, warp: int, pc: int, space: int, size: int, mask: int) -
 
 
 @njit
-def traced_address(st, space: int, address: int, host: int, warp: int) -> int:  # type: ignore[no-untyped-def]
+def traced_address(st, space: int, address: int, host: int, warp: int) -> int:
     """What a record stores: for shared memory (CTA in the cluster) << 32 | offset, else the host address;
     -1 for spaces that are not traced."""
     if space == k.GENERIC:
@@ -123,7 +123,7 @@ def traced_address(st, space: int, address: int, host: int, warp: int) -> int:  
 
 
 @njit
-def load(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type: ignore[no-untyped-def]
+def load(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
     """ld: every active lane reads row[COUNT] elements of row[FMT] bytes."""
     space, size, count = row[k.SUB], row[k.FMT], max(row[k.COUNT], 1)
     total = size * count
@@ -155,7 +155,7 @@ def load(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type: i
 
 
 @njit
-def store(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type: ignore[no-untyped-def]
+def store(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
     """st: the mirror of `load`."""
     space, size, count = row[k.SUB], row[k.FMT], max(row[k.COUNT], 1)
     total = size * count
@@ -231,7 +231,7 @@ def format_bytes(fmt: int) -> int:
 
 
 @njit
-def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type: ignore[no-untyped-def]
+def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
     """atom and red, lane after lane; vector forms are element after element."""
     op, fmt, space = row[k.SUB], row[k.FMT], row[k.TARGET]
     size, count = format_bytes(fmt), max(row[k.COUNT], 1)
@@ -266,7 +266,7 @@ def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:  # type:
 
 
 @njit
-def matrix(st, row, regs, pool, warp: int, pc: int, mask: int, is_store: bool) -> None:  # type: ignore[no-untyped-def]
+def matrix(st, row, regs, pool, warp: int, pc: int, mask: int, is_store: bool) -> None:
     """ldmatrix and stmatrix .m8n8.b16: lane 8*i + r supplies the address of row r of matrix i; lane t holds
     elements (t / 4, 2 * (t % 4)) and the next column, or rows for columns with .trans."""
     count = row[k.COUNT]

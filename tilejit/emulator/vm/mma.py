@@ -23,14 +23,14 @@ def element(bits: int, fmt: int) -> float:
 
 
 @njit
-def accumulators(row) -> int:  # type: ignore[no-untyped-def]
+def accumulators(row) -> int:
     """Registers of D (and of C) a thread."""
     n = 2 if row[k.RECONV] == 8 else 4
     return n // 2 if row[k.IMM] == k.F16 else n
 
 
 @njit
-def single(x):  # type: ignore[no-untyped-def]
+def single(x):
     """A matrix as float32. (Loops, not astype and slices: those take numba seconds to compile.)"""
     out = np.empty(x.shape, np.float32)
     for i in range(x.shape[0]):
@@ -40,7 +40,7 @@ def single(x):  # type: ignore[no-untyped-def]
 
 
 @njit
-def sums(a, b, c, narrow: bool, form: int):  # type: ignore[no-untyped-def]
+def sums(a, b, c, narrow: bool, form: int):
     """float32[16, 8]: a[16, K] @ b[8, K].T + c[16, 8]. Products of fp8 are two of f16, first of the lower halves of all
     32-bit registers, then of the upper ones; their sum is added to c by an ordinary addition."""
     out = np.empty((16, 8), np.float32)
@@ -66,7 +66,7 @@ def sums(a, b, c, narrow: bool, form: int):  # type: ignore[no-untyped-def]
 
 
 @njit
-def warp_mma(row, regs, pool) -> None:  # type: ignore[no-untyped-def]
+def warp_mma(row, regs, pool) -> None:
     """D = A * B + C for m16n8kK: FMT = A's format, SUB = B's, IMM = C and D's, TARGET = K, COUNT unused.
 
     The pool holds the registers of D, A, B, C in turn. An element of b bits at k has its register and place

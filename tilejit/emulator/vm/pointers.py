@@ -5,11 +5,11 @@ from numba import types
 from numba.extending import intrinsic
 
 
-def _cast(target: types.Type):  # type: ignore[no-untyped-def]
+def _cast(target: types.Type):
     @intrinsic
-    def cast(typingctx, address):  # type: ignore[no-untyped-def]
+    def cast(typingctx, address):
         """An address as a pointer to the target type."""
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):
             return builder.inttoptr(args[0], context.get_value_type(types.CPointer(target)))
         return types.CPointer(target)(types.int64), codegen
     return cast

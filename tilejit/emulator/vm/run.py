@@ -24,7 +24,7 @@ from tilejit.emulator.vm.warp import carry, match, redux, set_predicate, shuffle
 
 
 @njit
-def guard_mask(regs, reg: int, negate: int, mask: int) -> int:  # type: ignore[no-untyped-def]
+def guard_mask(regs, reg: int, negate: int, mask: int) -> int:
     """The lanes of mask whose predicate holds."""
     bits = 0
     for lane in range(32):
@@ -33,7 +33,7 @@ def guard_mask(regs, reg: int, negate: int, mask: int) -> int:  # type: ignore[n
 
 
 @njit
-def finish(sp, s: int) -> int:  # type: ignore[no-untyped-def]
+def finish(sp, s: int) -> int:
     """Split s has ended (its lanes have left it); returns a parent that became ready, or -1."""
     sp[s, k.SP_STATE] = k.FREE
     p = sp[s, k.SP_PARENT]
@@ -50,7 +50,7 @@ def finish(sp, s: int) -> int:  # type: ignore[no-untyped-def]
 
 
 @njit
-def new_split(sp, pc: int, mask: int, reconv: int, parent: int) -> int:  # type: ignore[no-untyped-def]
+def new_split(sp, pc: int, mask: int, reconv: int, parent: int) -> int:
     """A free split, ready at pc."""
     for s in range(k.SPLITS):
         if sp[s, k.SP_STATE] == k.FREE:
@@ -67,7 +67,7 @@ def new_split(sp, pc: int, mask: int, reconv: int, parent: int) -> int:  # type:
 
 
 @njit
-def first_ready(sp) -> int:  # type: ignore[no-untyped-def]
+def first_ready(sp) -> int:
     """Any ready split, -1 if none."""
     for s in range(k.SPLITS):
         if sp[s, k.SP_STATE] == k.READY:
@@ -76,7 +76,7 @@ def first_ready(sp) -> int:  # type: ignore[no-untyped-def]
 
 
 @njit
-def diverge(sp, s: int, taken: int, target: int, other: int, after: int,  # type: ignore[no-untyped-def]
+def diverge(sp, s: int, taken: int, target: int, other: int, after: int,
             reconv: int) -> int:
     """Divide split s at a branch; returns the split to go on with."""
     if reconv == sp[s, k.SP_RECONV]:
@@ -107,7 +107,7 @@ def diverge(sp, s: int, taken: int, target: int, other: int, after: int,  # type
 
 
 @njit
-def check_registers(st, row, pool, states, warp: int, pc: int, mask: int) -> None:  # type: ignore[no-untyped-def]
+def check_registers(st, row, pool, states, warp: int, pc: int, mask: int) -> None:
     """Tell of reads of registers never written and of touches of registers that a wgmma owns."""
     op = row[k.OP]
     if row[k.GUARD] >= 0:
@@ -139,7 +139,7 @@ def check_registers(st, row, pool, states, warp: int, pc: int, mask: int) -> Non
 
 
 @njit
-def touch(st, states, warp: int, pc: int, reg: int, write: bool) -> None:  # type: ignore[no-untyped-def]
+def touch(st, states, warp: int, pc: int, reg: int, write: bool) -> None:
     """One register read or written by an ordinary instruction."""
     state = states[reg]
     states[reg] = state | k.TOUCHED
@@ -154,7 +154,7 @@ def touch(st, states, warp: int, pc: int, reg: int, write: bool) -> None:  # typ
 
 
 @njit
-def leave(st, sp, split: int, pc: int, mask: int) -> None:  # type: ignore[no-untyped-def]
+def leave(st, sp, split: int, pc: int, mask: int) -> None:
     """Save where a split is, for Python to look at and to come back to."""
     sp[split, k.SP_PC] = pc
     st[k.ST_SPLIT] = split
@@ -162,7 +162,7 @@ def leave(st, sp, split: int, pc: int, mask: int) -> None:  # type: ignore[no-un
 
 
 @entry(types.int64(types.int64[::1], types.int64, types.int64), cache=True, nogil=True)
-def run(st, warp, split):  # type: ignore[no-untyped-def]
+def run(st, warp, split):
     """Run warp `warp` of the cluster, split `split` (-1: any that is ready); returns why it stopped.
 
     On R_EXTERNAL, ST_PC is the instruction, ST_MASK its active lanes, and the split already stands after it.

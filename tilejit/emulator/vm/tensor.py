@@ -57,7 +57,7 @@ def rounded(x: float, form: int) -> float:
 
 
 @njit
-def ordinary(a, i: int, b, j: int, c: float) -> float:  # type: ignore[no-untyped-def]
+def ordinary(a, i: int, b, j: int, c: float) -> float:
     """A sum with infinities or NaNs among its terms."""
     total = np.float64(c)
     for n in range(a.shape[1]):
@@ -66,7 +66,7 @@ def ordinary(a, i: int, b, j: int, c: float) -> float:  # type: ignore[no-untype
 
 
 @njit
-def multiply(a, b, c, fraction: int, form: int, out) -> None:  # type: ignore[no-untyped-def]
+def multiply(a, b, c, fraction: int, form: int, out) -> None:
     """out[M, N] = a[M, K] @ b[N, K].T + c[M, N], all float32 (f16, bf16, tf32 and fp8 values as such).
 
     In float64 every step but the wanted cut is exact: products have 22 bits, scales are powers of two."""
@@ -103,7 +103,7 @@ def multiply(a, b, c, fraction: int, form: int, out) -> None:  # type: ignore[no
 
 
 @njit
-def place(numbers, i: int, j: int, form: int) -> tuple[int, int, int, int]:  # type: ignore[no-untyped-def]
+def place(numbers, i: int, j: int, form: int) -> tuple[int, int, int, int]:
     """Where a warpgroup keeps element (i, j) of D: warp, register, lane, bit (PTX ISA, wgmma .m64nNk16, D): register
     r of lane l holds row l/4 + 8*((r>>1)&1), column 8*(r>>2) + 2*(l%4) + (r&1) of the warp's 16 rows; of f16 two
     columns share one."""
@@ -118,7 +118,7 @@ _MATRIX = types.Array(types.float32, 2, "C")
 
 @entry(types.void(types.Array(types.int64, 3, "C"), types.int64, types.int64[::1], _MATRIX, _MATRIX, types.boolean,
                   types.int64, types.int64), cache=True, nogil=True)
-def warpgroup(regs, warp, numbers, a, b, keep, fraction, form):  # type: ignore[no-untyped-def]
+def warpgroup(regs, warp, numbers, a, b, keep, fraction, form):
     """D = a[64, K] @ b[N, K].T (+ D), D in the registers `numbers` of four warps from `warp` on."""
     c, out = np.zeros((64, b.shape[0]), np.float32), np.empty((64, b.shape[0]), np.float32)
     if keep:

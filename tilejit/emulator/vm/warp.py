@@ -10,7 +10,7 @@ from tilejit.emulator.vm.integer import compare_int, int_op
 
 
 @njit
-def shuffle(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+def shuffle(row, regs, mask: int) -> None:
     """shfl.sync (PTX ISA, shfl.sync: the pseudo-code)."""
     source = np.empty(32, np.int64)
     for lane in range(32):
@@ -37,7 +37,7 @@ def shuffle(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
 
 
 @njit
-def vote(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+def vote(row, regs, mask: int) -> None:
     """vote.sync over the active lanes of the member mask."""
     bits, member = 0, 0
     for lane in range(32):
@@ -60,7 +60,7 @@ def vote(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
 
 
 @njit
-def match(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+def match(row, regs, mask: int) -> None:
     """match.any and match.all over the active lanes."""
     w = row[k.FMT]
     out = np.zeros(32, np.int64)
@@ -81,7 +81,7 @@ def match(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
 
 
 @njit
-def redux(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+def redux(row, regs, mask: int) -> None:
     """redux.sync: an integer operation over the active lanes."""
     total, zero, width = np.int64(0), np.int64(0), np.int64(32)
     first = True
@@ -96,7 +96,7 @@ def redux(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
 
 
 @njit
-def carry(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+def carry(row, regs, mask: int) -> None:
     """add.cc, addc, sub.cc, subc: E is the hidden carry register (for subtraction it holds the borrow)."""
     w = row[k.FMT]
     for lane in range(32):
@@ -115,7 +115,7 @@ def carry(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
 
 
 @njit
-def set_predicate(row, regs, mask: int) -> None:  # type: ignore[no-untyped-def]
+def set_predicate(row, regs, mask: int) -> None:
     """setp and set: compare, combine with predicate C, write D and the complement to E.
 
     IMM: 0 setp, else set (the value of true in TARGET). RECONV: 0 none, 1 and, 2 or, 3 xor. COUNT: 1 for the

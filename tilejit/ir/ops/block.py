@@ -45,7 +45,7 @@ def block_load(o: Op) -> list[Type]:
 def _block_load(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> np.ndarray:
     elem = o.results[0].type.elem  # type: ignore[union-attr]
     address, inside = place_block(m, o, elem, base, dims)  # type: ignore[arg-type]
-    return m.load(o, address, elem, inside, num.constant(0, elem)).reshape(  # type: ignore[arg-type]
+    return m.load(o, address, elem, inside, num.constant(0, elem)).reshape(
         shape_of(o.results[0].type))
 
 

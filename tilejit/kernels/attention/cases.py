@@ -136,7 +136,7 @@ def check(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, case: Case, infos: tuple[Arr
         readable(name, x)
     *lead, heads, d = q.shape
     kv_heads, dv = k.shape[-2], v.shape[-1]
-    batch = infos[3].shape[0] - 1 if packed else lead[0]  # type: ignore[union-attr]
+    batch = infos[3].shape[0] - 1 if packed else lead[0]
     if k.shape[:-1] != v.shape[:-1] or k.shape[-1] != d or not packed and not case.page and k.shape[0] != batch:
         raise tilejit.LaunchError(f"{WHAT}: q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not go "
                                   "together: expected q [batch, queries, heads, d], k [batch, keys, kv heads, d] "

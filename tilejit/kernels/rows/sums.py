@@ -131,7 +131,7 @@ def _blocks(n: int, columns: int, sizes: tuple[int, int] | None = None) -> tuple
 
 
 @operator(out=_summed)
-def sum(out, x: Array) -> None:  # noqa: A001
+def sum(out, x: Array) -> None:
     """The sums along the last dimension of x [.., columns]: in fp32 (fp64 of fp64), rounded to x's dtype; in int64 of
     integers."""
     m = matrix("sum", x)

@@ -30,13 +30,13 @@ def smid(*, _b: KernelBuilder) -> tensor:
 @builtin
 def num_threads(*, _b: KernelBuilder) -> int:
     """Threads that compute: 32 for each of num_warps."""
-    return 32 * _b.num_warps  # type: ignore[attr-defined, no-any-return]
+    return 32 * _b.num_warps  # type: ignore[attr-defined]
 
 
 @builtin
 def num_warps(*, _b: KernelBuilder) -> int:
     """Warps that compute: the option num_warps."""
-    return _b.num_warps  # type: ignore[attr-defined, no-any-return]
+    return _b.num_warps  # type: ignore[attr-defined]
 
 
 @builtin
