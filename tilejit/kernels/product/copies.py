@@ -43,7 +43,7 @@ def copy_kernel(first, one, other):
 @tilejit.kernel
 def interleave_kernel(x, y, rows, columns, pitch, R: tl.constexpr, C: tl.constexpr):
     """y [rows, columns] = x, R x C a program: each 32 columns in the order in which threads have words of
-    eight numbers of 4 bits (`steps.widened`): two that are four apart in a word, those of four words, all such pairs."""
+    eight numbers of 4 bits (`steps.widened`): two that are four apart in a word, of four words, all pairs."""
     across = tl.cdiv(columns, C)
     r = (tl.program_id(0) // across * R + tl.arange(0, R)).to(tl.int64)[:, None]
     c = (tl.program_id(0) % across * C + tl.arange(0, C))[None, :]
