@@ -74,6 +74,12 @@ def test_plain_forms(columns, dtype, size):
         assert merged(k).metadata.programs == together
 
 
+def test_numbers_of_16_bits_behind_masks(compiled):
+    """What masks leave out is no copy of a register, which ptxas may widen wrongly (a remark)."""
+    kernels.topk(np.zeros((2, 1001), np.float16), 8)
+    assert compiled
+
+
 WIDTHS = [1, 7, 64, 128, 1000, 1001, 1024, 4096, 4097, 5120, 8192, 16384, 20000, 32768, 50257, 65536, 131072, 262144,
           1 << 20]
 

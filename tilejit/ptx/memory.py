@@ -47,6 +47,9 @@ def _load(e: Emitter, op: Op) -> None:
     out, vec, opcode = e.fresh(op.result.type), op.attrs.get("vec", 1), _opcode(op, "ld")
     cls = reg_class(t)
     zero = literal(0, t) if cls != "pred" else ""
+    filled = op.operands[2].op if others else None
+    if cls == "b16" and isinstance(filled, Op) and filled.name == "const":        # no copies (miscompiles.py)
+        others = [literal(filled.attrs["value"], t)] * len(out)
     for i in range(0, len(out), vec):
         regs = out[i:i + vec]
         pred = masks[i] if masks else None
