@@ -126,10 +126,10 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
     last = p.new("b32", "sub.s32", last, shift)
     there = p.new("b32", "add.u32", slot_address(e, ring, e.scalar(slot)), shift)
 
-    hint, policy = cache_hint(e, op)
     if ctas == 1 and not e.alone:
         _copy_by_warp(e, op, (start, n, shift, f, last, there, where))
         return
+    hint, policy = cache_hint(e, op)
     for i in range(ring.type.slot_bytes // (strip + 16)):
         first = p.new("b32", "mad.lo.s32", e.rank, strip, i * ctas * strip) if ctas > 1 else \
             p.new("b32", "mov.b32", i * strip)
