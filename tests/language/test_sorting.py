@@ -98,6 +98,26 @@ def test_flip(dtype, shape, warps):
               DIM=dim, num_warps=warps)
 
 
+def test_more_than_shared_memory_takes_at_once():
+    """Of 32 registers in 32 warps 16 are exchanged at a time: 64 KB."""
+    x = values((32768,), np.int32, 3)
+    equal(flips, [np.ascontiguousarray(x[::-1])], x, N=x.size, SHAPE=x.shape, DIM=0, num_warps=32)
+    made = flips.compile("*int32", "*int32", N=32768, SHAPE=(32768,), DIM=0, num_warps=32)
+    assert made.ptx.count("bar.sync") >= 4
+
+
+@tilejit.kernel
+def gathers(y, x, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(y + at, tl.gather(tl.load(x + at), (at * 7) % N, 0))
+
+
+def test_what_shared_memory_cannot_hold_is_named():
+    with pytest.raises(tilejit.errors.SharedMemoryError, match="262144 bytes needed") as e:
+        gathers.compile("*fp32", "*fp32", N=65536)
+    assert "tl.gather(tl.load(x + at)" in str(e.value) and "use smaller tiles" in str(e.value)
+
+
 @tilejit.kernel
 def merges(y, x, N: tl.constexpr):
     at = tl.arange(0, N)

@@ -1,4 +1,6 @@
 """Layout conversions between random and named layouts, for elements of every width."""
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hand_built import Kernel, same
@@ -8,7 +10,8 @@ from test_shape import layouts
 
 from tilejit.ir import numeric
 from tilejit.ir import types as T
-from tilejit.layout.convert import Registers, Shuffles, ThroughShared, plan
+from tilejit.layout import convert
+from tilejit.layout.convert import Halves, Registers, Shuffles, ThroughShared, plan
 from tilejit.layout.named import blocked, wgmma_accumulator
 
 
@@ -46,6 +49,30 @@ def test_random(data, t):
     shape = data.draw(st.sampled_from([(64,), (16, 16), (4, 8, 8)]))
     src, dst = (data.draw(layouts(shape)) for _ in "sd")
     converted(t, src, dst, 2, assemble=False, policy="random", seed=data.draw(st.integers(0, 9)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data(), st.sampled_from([T.int1, T.bf16, T.fp32]))
+def test_halves(data, t):
+    """What is too large for shared memory goes by halves, and those by halves again, where registers choose among them
+    in both layouts."""
+    src, dst = (data.draw(layouts((16, 32))) for _ in "sd")
+    with patch.object(convert, "_MOST_BYTES", 256):
+        plan.cache_clear()
+        try:
+            converted(t, src, dst, 2, assemble=False)
+        finally:
+            plan.cache_clear()
+
+
+def test_halves_of_halves():
+    """A tile of 256 or 512 KB, from vectors to 64 elements side by side in a thread."""
+    src = blocked((65536,), 32, 4)
+    bits = [(1 << i,) for i in range(16)]
+    dst = src.from_bases({"register": bits[:6], "lane": bits[6:11], "warp": bits[11:]}, src.shape)
+    for size in (4, 8):
+        found = plan(src, dst, size)
+        assert isinstance(found, Halves) and found.bytes == 1 << 17
 
 
 def test_pointers():

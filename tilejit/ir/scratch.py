@@ -33,10 +33,10 @@ def conversion(op: Op) -> object:
 
 def of_convert(op: Op) -> int:
     """What goes through shared memory at a time, if anything does."""
-    from tilejit.layout.convert import ThroughShared
+    from tilejit.layout.convert import Halves, ThroughShared
 
     found = conversion(op)
-    return found.bytes if isinstance(found, ThroughShared) else 0
+    return found.bytes if isinstance(found, (Halves, ThroughShared)) else 0
 
 
 def of_fma(op: Op) -> int:
@@ -138,7 +138,8 @@ def sent_bytes(elem: Scalar) -> int:
 
 
 def of_xor_shuffle(op: Op) -> int:
-    """One value per register, lane and warp, if elements of several warps change places."""
+    """One value per register, lane and warp, if elements of several warps change places; of so many registers at a time
+    as `swapped` says."""
     return _of_swap(op, op.attrs["mask"])
 
 
@@ -150,7 +151,13 @@ def of_sort_runs(op: Op) -> int:
 def _of_swap(op: Op, mask: int) -> int:
     t = op.result.type
     assert isinstance(t, Tile) and t.layout is not None
-    return _of_all(t, t.layout.num_registers) if crossed(t, op.attrs["axis"], mask)["warp"] else 0
+    return _of_all(t, swapped(t)) if crossed(t, op.attrs["axis"], mask)["warp"] else 0
+
+
+def swapped(t: Tile) -> int:
+    """How many of a tile's registers change warps at a time: 64 KB of all threads."""
+    assert t.layout is not None
+    return min(t.layout.num_registers, max(1, (1 << 16) // _of_all(t, 1)))
 
 
 def of_gather(op: Op) -> int:

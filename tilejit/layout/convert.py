@@ -23,6 +23,8 @@ from tilejit.layout.named import shared
 _BANK_BYTES, _CYCLE_BYTES, _VECTOR_BYTES = 4, 128, 16
 #: More possible source registers than this per shuffled element, and shared memory is cheaper.
 _MAX_CHOICES = 4
+#: More bytes than this go through shared memory half by half.
+_MOST_BYTES = 1 << 17
 #: More exchanges between lanes than this, and shared memory is cheaper.
 _MOST_SWAPS = 2
 
@@ -84,7 +86,24 @@ class ThroughShared:
     shape: tuple[int, ...]
 
 
-Plan = Union[Registers, Swaps, Shuffles, ThroughShared]
+@dataclass(frozen=True)
+class Halves:
+    """One half of a large tile after the other goes from `src` to `dst` as `plan` says: register r of half h is
+    register `before[h][r]` of the operand, or `after[h][r]` of the result."""
+
+    plan: Plan
+    src: LinearLayout
+    dst: LinearLayout
+    before: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of shared memory, for a half."""
+        return self.plan.bytes if isinstance(self.plan, (ThroughShared, Halves)) else 0
+
+
+Plan = Union[Registers, Swaps, Shuffles, ThroughShared, Halves]
 
 
 @lru_cache(maxsize=1024)
@@ -105,7 +124,28 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
         if found is not None:
             through = _through_shared(src, dst, elem_bytes)
             return through if cost(through) < _issued(found, elem_bytes) else found
-    return _through_shared(src, dst, elem_bytes)
+    return prod(src.shape) * elem_bytes > _MOST_BYTES and _halves(src, dst, elem_bytes) \
+        or _through_shared(src, dst, elem_bytes)
+
+
+def _halves(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Halves | None:
+    """By a coordinate's bit that registers alone choose in both layouts; None if there is none."""
+    for basis in reversed(src.bases_of("register")):
+        moved = [d for d, x in enumerate(basis) if x]
+        if len(moved) != 1 or basis not in dst.bases_of("register") or src.odd_dims:
+            continue
+        d, bit = moved[0], basis[moved[0]]
+        if all(sum(bool(b[d] & bit) for _, row in x.bases for b in row) == 1 for x in (src, dst)):
+            parts = []
+            for x in (src, dst):
+                rows = {n: tuple((*b[:d], b[d] & bit - 1 | b[d] >> 1 & -bit, *b[d + 1:]) for b in row if b != basis)
+                        for n, row in x.bases}
+                parts.append(LinearLayout.from_bases(rows, (*x.shape[:d], x.shape[d] // 2, *x.shape[d + 1:])))
+            places = [(x.num_registers, x.bases_of("register").index(basis)) for x in (src, dst)]
+            before, after = (tuple(tuple(r for r in range(n) if r >> i & 1 == half) for half in (0, 1))
+                             for n, i in places)
+            return Halves(plan(parts[0], parts[1], elem_bytes), parts[0], parts[1], before, after)
+    return None
 
 
 def _swaps(src: LinearLayout, dst: LinearLayout) -> Swaps | None:
@@ -207,6 +247,8 @@ def cost(p: Plan) -> int:
     """Roughly the cycles that one warp spends on a plan; meeting the other warps twice counts as 40."""
     if isinstance(p, Registers):
         return 0
+    if isinstance(p, Halves):
+        return 2 * cost(p.plan)
     if isinstance(p, Swaps):
         return len(p.steps) * len(p.source)
     if isinstance(p, Shuffles):

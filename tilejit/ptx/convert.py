@@ -5,7 +5,8 @@ from tilejit.ir import Op
 from tilejit.ir.scratch import conversion
 from tilejit.ir.types import Buffer, DType, Ptr, Tile, int32, int64, uint8
 from tilejit.layout.clusters import within
-from tilejit.layout.convert import Registers, Shuffles, Swaps, ThroughShared
+from tilejit.layout.convert import Halves, Registers, Shuffles, Swaps, ThroughShared
+from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.ldmatrix import load_tile
 from tilejit.ptx.pack import store_shared, unpack, words
@@ -14,18 +15,28 @@ from tilejit.ptx.smem import accesses
 
 @emits("convert")
 def _convert(e: Emitter, op: Op) -> None:
-    found = conversion(op)
-    regs, t = e.get(op.operands[0]), op.result.type
-    assert isinstance(t, Tile)
+    src, dst = op.operands[0].type, op.result.type
+    assert isinstance(src, Tile) and isinstance(dst, Tile) and src.layout is not None
+    e.set(op.result, _moved(e, conversion(op), op, e.get(op.operands[0]), src.layout, dst))
+
+
+def _moved(e: Emitter, found: object, op: Op, regs: list[str], src: LinearLayout, t: Tile) -> list[str]:
+    """The registers of a tile t whose elements lie in `regs` as `src` says, moved as a plan says."""
     if isinstance(found, Registers):
-        e.set(op.result, [regs[i] for i in found.source])
-    elif isinstance(found, Swaps):
-        e.set(op.result, _swapped(e, found, regs, t))
-    elif isinstance(found, Shuffles):
-        e.set(op.result, _shuffled(e, found, regs, t))
-    else:
-        assert isinstance(found, ThroughShared)
-        e.set(op.result, _through(e, found, op, regs, t))
+        return [regs[i] for i in found.source]
+    if isinstance(found, Swaps):
+        return _swapped(e, found, regs, t)
+    if isinstance(found, Shuffles):
+        return _shuffled(e, found, regs, t)
+    if isinstance(found, ThroughShared):
+        return _through(e, found, op, regs, src, t)
+    assert isinstance(found, Halves)
+    out = [""] * e.count(t)
+    for before, after in zip(found.before, found.after):
+        half = _moved(e, found.plan, op, [regs[r] for r in before], found.src, Tile(found.dst.shape, t.elem, found.dst))
+        for r, register in zip(after, half):
+            out[r] = register
+    return out
 
 
 def shuffle(e: Emitter, elem: DType | Ptr, reg: str, lane: str | int, mode: str = "idx") -> str:
@@ -111,17 +122,16 @@ def choose(e: Emitter, cls: str, cond: str, yes: str, no: str) -> str:
     return p.new("pred", "or.pred", a, b)
 
 
-def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], t: Tile) -> list[str]:
+def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], src: LinearLayout, t: Tile) -> list[str]:
     """Meet (the scratch may still be read), write, meet (only the warp, if it reads its own), read."""
-    src = op.operands[0].type
-    assert isinstance(src, Tile) and src.layout is not None and t.layout is not None
+    assert t.layout is not None
     elem = int64 if isinstance(t.elem, Ptr) else uint8 if t.elem.bits == 1 else t.elem    # predicates take bytes there
     assert isinstance(elem, DType)
     buffer = Buffer(s.shape, elem, 1, s.swizzle, s.order)
     base = e.p.new("b32", "add.u32", e.private, op.attrs["scratch"])
-    owner = e.owner(within(src.layout, e.fn.attrs.get("num_ctas", 1)))
+    owner = e.owner(within(src, e.fn.attrs.get("num_ctas", 1)))
     e.sync()
-    for a in accesses(e, src.layout.reshape(s.shape), buffer, base):
+    for a in accesses(e, src.reshape(s.shape), buffer, base):
         store_shared(e, t.elem, [regs[i] for i in a.registers], a.address, owner)
     if s.within_warp:
         e.p("bar.warp.sync", -1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tilejit.errors import ClusterError
 from tilejit.ir import Op
 from tilejit.ir.ops.shape import exchanges
-from tilejit.ir.scratch import crossed, element_bytes
+from tilejit.ir.scratch import crossed, element_bytes, swapped
 from tilejit.ir.types import Tile
 from tilejit.ptx.arith import comparison, suffix
 from tilejit.ptx.convert import choose, shuffle
@@ -122,16 +122,17 @@ def _partners(e: Emitter, op: Op, regs: list[str], bits: dict[str, int]) -> list
 
 def _from_warp(e: Emitter, op: Op, t: Tile, regs: list[str], lane_bits: int, warp_bits: int) -> list[str]:
     """The registers of the lane and warp whose numbers differ in these bits."""
-    p, size, start = e.p, element_bytes(t), op.attrs["scratch"]
+    p, size, start, most = e.p, element_bytes(t), op.attrs["scratch"], swapped(t)
     lane = p.new("b32", "xor.b32", e.role.lane, lane_bits) if lane_bits else e.role.lane
     warp = p.new("b32", "xor.b32", e.role.warp, warp_bits)
-    here, there = (p.new("b32", "mad.lo.u32", p.new("b32", "mad.lo.u32", w, 32 * len(regs), at), size, e.private)
+    here, there = (p.new("b32", "mad.lo.u32", p.new("b32", "mad.lo.u32", w, 32 * most, at), size, e.private)
                    for w, at in ((e.role.warp, e.role.lane), (warp, lane)))
-    e.sync()
-    for k, r in enumerate(regs):
-        store_shared(e, t.elem, [r], f"[{here}+{start + 32 * k * size}]")
-    e.sync()
     out = e.fresh(op.result.type)
-    for k, r in enumerate(out):
-        load_shared(e, t.elem, [r], f"[{there}+{start + 32 * k * size}]")
+    for first in range(0, len(regs), most):
+        e.sync()
+        for k, r in enumerate(regs[first:first + most]):
+            store_shared(e, t.elem, [r], f"[{here}+{start + 32 * k * size}]")
+        e.sync()
+        for k, r in enumerate(out[first:first + most]):
+            load_shared(e, t.elem, [r], f"[{there}+{start + 32 * k * size}]")
     return out

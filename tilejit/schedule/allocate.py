@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilejit.errors import SharedMemoryError
-from tilejit.ir import Function, Op
+from tilejit.ir import Function, Op, listed
 from tilejit.ir.report import Record
+from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Barrier
 from tilejit.schedule.liveness import Area, Liveness
@@ -189,7 +190,8 @@ def allocate(fn: Function, allocator: Allocator | None = None) -> Function:
 
 
 def check_size(fn: Function) -> None:
-    """Raise SharedMemoryError for too much shared memory, and say what takes it."""
+    """Raise SharedMemoryError for too much shared memory, and say what takes it: at the line that takes most, if that
+    is all that the chip has."""
     total, most = fn.attrs["shared_bytes"], limit(fn)
     if total <= most:
         return
@@ -197,4 +199,9 @@ def check_size(fn: Function) -> None:
     notes = [f"{x.at}: {x.numbers['bytes']} bytes" for x in report if x.kind == "shared"]
     if any(x.kind == "ring" for x in report):
         notes.append("no num_stages fits: use smaller blocks")
-    raise SharedMemoryError(total, most, fn.loc, tuple(notes))
+    greatest = max(listed(fn.body), key=scratch_bytes)
+    whole = scratch_bytes(greatest) > most and greatest.loc is not None
+    if whole:
+        notes.append(f"a tile {greatest.operands[-1].type} goes through shared memory at once ({greatest.name}): use "
+                     "smaller tiles, or elements of fewer bits")
+    raise SharedMemoryError(total, most, greatest.loc if whole else fn.loc, tuple(notes))
