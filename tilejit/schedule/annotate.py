@@ -23,7 +23,7 @@ from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.products_ahead import find_products_ahead, may_issue_ahead
 from tilejit.schedule.registers import Shares, register_split, room
 from tilejit.schedule.rotate import copy_function, steady_state
-from tilejit.schedule.stages import mark, read, unmark
+from tilejit.schedule.stages import mark, places_problem, read, unmark
 from tilejit.schedule.stores import is_store
 
 #: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal
@@ -204,9 +204,7 @@ def _problem(fn: Function, loop: Op) -> str:
             return f"{op.name} ({place(op)}) may have to wait for others"
         if kind_of(op) not in ("", "tensor"):
             return "the threads that compute also copy"
-    if any(v.op is body and v is not arg for arg, v in zip(body.args[1:], body.terminator.operands)):
-        return "values change places from iteration to iteration"
-    return ""
+    return places_problem(body)
 
 
 def _only_stores(op: Op, body: Block) -> bool:

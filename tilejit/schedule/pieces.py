@@ -34,11 +34,6 @@ class Pieces:
     axes: dict[Value, int]
     count: int = PIECES
 
-    @property
-    def loads(self) -> list[Op]:
-        """Blocks of which each piece reads its part of the slot."""
-        return [op for op in self.ops if op.name == "desc_load"]
-
 
 def from_registers(dot: Op) -> bool:
     """Whether a product's first operand is a computed tile whose layout is wgmma's own."""

@@ -25,6 +25,7 @@ from tilejit.schedule.loads import in_place, kind_of, loop_around, place, reads_
 from tilejit.schedule.registers import MOST, Shares
 from tilejit.schedule.rings import rings_of
 from tilejit.schedule.rotate import copy_function
+from tilejit.schedule.stages import places_problem
 
 
 def may_issue_ahead(fn: Function) -> list[Op]:
@@ -86,12 +87,10 @@ def _problem(loop: Op) -> str:
         return "the product does not start from zero"
     if (const_of(loop.operands[2]) or 0) <= 0:
         return "its step is not a positive constant"
-    if any(v.op is body and v is not arg for arg, v in zip(body.args[1:], body.terminator.operands)):
-        return "values change places from iteration to iteration"
     for op in body.ops[:-1]:
         if op is not dot and not kind_of(op) and (op.regions or op.define.effects - {"read"}):
             return f"{op.name} ({place(op)}) may have to wait for others"
-    return ""
+    return places_problem(body)
 
 
 def _problem_of_rings(loop: Op, planned: Function) -> str:

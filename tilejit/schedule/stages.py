@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import VerificationError
-from tilejit.ir import Function, Op, Value, clone_op, const_of, listed, replace, uses
+from tilejit.ir import Block, Function, Op, Value, clone_op, const_of, listed, replace, uses
 from tilejit.schedule.loads import in_place, kind_of, top_of
 
 #: Attributes of ops that say when they run.
@@ -23,6 +23,12 @@ def is_staged(loop: Op) -> bool:
 def read(op: Op) -> list[Value]:
     """The values that an op and the ops inside of it use."""
     return [*op.operands, *(v for region in op.regions for x in listed(region) for v in x.operands)]
+
+
+def places_problem(body: Block) -> str:
+    """Why what a loop carries keeps it from being rotated; empty if nothing does."""
+    swaps = any(v.op is body and v is not arg for arg, v in zip(body.args[1:], body.terminator.operands))
+    return "values change places from iteration to iteration" if swaps else ""
 
 
 @dataclass(frozen=True)
@@ -77,10 +83,8 @@ class Staged:
                         f"gives {'the iteration before' if distance else 'it'} (stage {first.stage}, cycle "
                         f"{first.cycle[0]})",
                         op.loc)
-        for arg, v in zip(self.args, self.yields):
-            if v.op is self.body and v is not arg:
-                raise VerificationError(f"the loop hands on {v.name or 'a value'} in another place: it cannot be "
-                                        "rotated", self.loop.loc)
+        if problem := places_problem(self.body):
+            raise VerificationError(f"{problem}: the loop cannot be rotated", self.loop.loc)
 
     @property
     def down(self) -> bool:
