@@ -37,7 +37,7 @@ def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
     """Whether keys and values have a kernel each, and so all of a thread's registers for their sums, where heads are
     wide: blocks have 128 keys then, not 64. Shared memory, where products read their operands, bounds all of these: 64
     queries and 64 keys take 368 KB of it in one kernel, 320 KB in two, which compute scores once more (TFLOP/s on an
-    H200, 4096 keys, d256, one and two, full and causal: 371 384, 366 367). There are no registers for that where more
+    H200, 4096 keys, d256, one and two, full and causal: 348 384, 352 367). There are no registers for that where more
     is computed of a score, or where masks are and a loop over so many heads is around it."""
     return wide > 128 and apart(case, extras, wide) and _plain(case, extras) and not (case.high and group > 1)
 
@@ -52,9 +52,9 @@ def tiles_of(wide: int, wide_v: int, case: Case, alone: bool) -> tuple[int, int,
 
 def query_tiles(wide: int, plain: bool) -> tuple[int, int]:
     """Queries and keys of a block of the kernel that queries have of their own: as many keys as leave a thread
-    registers, and shared memory for two blocks of keys (and of values, but for wide heads). plain: no more is asked of
-    a score than a causal mask."""
-    return 128, (128 if plain else 64) if wide <= 64 else 64 if plain or wide <= 128 else 32
+    registers, and shared memory for two blocks of keys and of values (TFLOP/s on an H200, d256: 32 keys 378, 48 337;
+    64, with one slot for values, 348 where 32 gave 371). plain: no more is asked of a score than a causal mask."""
+    return 128, (128 if plain else 64) if wide <= 64 else 64 if wide <= 128 else 32
 
 
 @tilejit.replayed
@@ -111,7 +111,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
             sums, dq, total, keys, case.scale, heads, 0 if packed else stride[0], *stride[-3:-1], opts.sequences, d,
             BM=bm, D=wide, num_warps=8)
     elif blocks and batch:
-        pad, (bm, bn) = bm, query_tiles(most, alone or most <= 128 and _plain(case, extras))
+        pad, (bm, bn) = bm, query_tiles(most, _plain(case, extras))
         tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
         query_kernel[(tilejit.cdiv(queries, bm), heads, batch)](
             *(blocks_of(x, n, w).over(a) for x, n, w, a in (
