@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python benchmarks/gpu_smoke.py --only launch
 
-All contenders of all cases run in rounds, one after the other, 50 calls at a time (they fit the launch queue), behind a few
-that are not timed; figures are medians over rounds, so what slows the host for a while slows no case alone. Absolute
+All contenders of all cases run in rounds, one after the other, 50 calls at a time (they fit the launch queue), behind as
+many that are not timed (arrays and code are in the caches); figures are medians over rounds, so what slows the host for a while slows no case alone. Absolute
 goals are of a machine on which cuLaunchKernel took 4.6 us (`DRIVER`): beside each stands what it is of that call, and
 what our call is of it here, so that a slow CPU is seen as such. `other addresses`: each call gets other arrays of the
 same facts, of 64 sets. `fresh`: the function allocates its result. `bound`: repeated as it was (`bind`). `new shape`:
@@ -36,7 +36,7 @@ def once(fn: Call, calls: int = CALLS) -> float:
 
     fns = fn if isinstance(fn, list) else [fn]
     fns = (fns * calls)[:calls]
-    for f in fns[:3]:
+    for f in fns:
         f()
     torch.cuda.synchronize()
     t = time.perf_counter()
