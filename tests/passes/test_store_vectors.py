@@ -8,6 +8,7 @@ import pytest
 import tilejit
 import tilejit.language as tl
 from tilejit.ir import walk
+from tilejit.ir.text import parse_function
 from tilejit.runtime.compile import tile_ir
 
 
@@ -103,3 +104,19 @@ def test_wide_elements_fill_sectors_beside_narrow_ones(wide, elements):
     accesses = [op for op in walk(tile_ir(made.kernel, made.args, made.options).body) if op.name in ("load", "store")]
     assert {op.attrs["vec"] for op in accesses} == {elements}
     assert {op.operands[0].type.layout.contiguous_registers(0) for op in accesses} == {elements}
+
+
+def test_registers_of_scanned_tiles():
+    """Along the rows that lanes read side by side they stay so; down columns a thread has neighbours."""
+    @tilejit.kernel
+    def scanned(x, y, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl.constexpr):
+        at = tl.arange(0, ROWS)[:, None] * 4096 + tl.arange(0, COLUMNS)[None, :]
+        tl.store(y + at, tl.cumsum(tl.load(x + at), axis=AXIS))
+
+    def layout(axis, **sizes):
+        made = scanned.compile("*fp32", "*fp32", AXIS=axis, num_warps=1, **sizes)
+        fn = parse_function(made.scheduled)
+        return next(op.result.type.layout for op in walk(fn.body) if op.name == "scan")
+
+    assert layout(0, ROWS=64, COLUMNS=32).bases_of("register")[2:] == ((1, 0), (2, 0), (4, 0), (8, 0))
+    assert layout(1, ROWS=1, COLUMNS=512).bases_of("lane")[0] == (0, 4)

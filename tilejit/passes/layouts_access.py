@@ -97,7 +97,8 @@ class Accesses:
         dim = fastest(op, self.facts)
         order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
         last = cta_bases(near, self.ctas) if near is not None else self.of_ctas(t.shape)
-        best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, last=last, own=self.along.get(t.shape))
+        own = axis if (axis := self.along.get(t.shape)) != dim else None       # along dim lanes are neighbours
+        best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, last=last, own=own)
         if near is not None and all(sum(x != 0 for x in b) == 1 and sum(b).bit_count() == 1
                                     for b in near.bases_of("warp")):
             other = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, near.bases_of("warp"))
