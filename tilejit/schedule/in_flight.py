@@ -24,9 +24,9 @@ BESIDE = 2048
 #: six and clusters of four; 131072: 0.78, 0.86, 0.92 with four, 0.79, 0.89, 0.93 with eight; 262144: 0.75, 0.86, 0.91
 #: with eight, 0.76, 0.83, 0.93 with sixteen; 50257: 0.58, 0.71, 0.78 with two, 0.62, 0.73, 0.80 with four).
 RESIDENT, DIVIDED, CTAS = 3, 6, 16
-#: Bytes of rows that may begin anywhere, up to which WARP_BYTES of them have a warp: the fewer warps wait for one another
-#: the better, as far as programs fill the multiprocessor (4097 columns of bf16 on an H200, softmax, rmsnorm, layernorm:
-#: 0.94, 0.81, 0.81 of a copy with one warp, 0.98, 0.89, 0.87 with two, 0.94, 0.85, 0.73 with four).
+#: Bytes of rows that may begin anywhere, up to which WARP_BYTES of them have a warp: the fewer warps wait for one
+#: another the better, as far as programs fill the multiprocessor (4097 columns of bf16 on an H200, softmax, rmsnorm,
+#: layernorm: 0.94, 0.81, 0.81 of a copy with one warp, 0.98, 0.89, 0.87 with two, 0.94, 0.85, 0.73 with four).
 ALONE = 16384
 #: Bytes of rows a warp, and elements, so that they are worked on in strips.
 WARP_BYTES, WARP_ELEMENTS = 8192, 1024
