@@ -57,7 +57,7 @@ def test_block_scales(target, m, n, k, dtypes):
 
 @pytest.mark.parametrize("strided", [True, False])
 @pytest.mark.parametrize("parts", [1, 2, 7])
-@pytest.mark.parametrize("t", [t for t in PROMOTED if t.scales_come], ids=str)
+@pytest.mark.parametrize("t", [t for t in PROMOTED if t.ctas == 1], ids=str)
 def test_parts(t, parts, strided):
     """Whole tiles and divided K, into more parts than it has blocks too; scales that TMA reads, and those it cannot;
     rows fewer than a tile's or more, columns that end within a tile and within a scale's block, a last block cut."""

@@ -29,20 +29,3 @@ def test_over_template_and_another_dtype():
     assert d.base is None and d.over(x, info).map_key == tilejit.TensorDescriptor.from_tensor(x, (8, 32)).map_key
     with pytest.raises(tilejit.LaunchError, match="expected an array of fp32, found fp16"):
         d.over(np.zeros((32, 64), np.float16))
-
-
-def test_over_bytes():
-    """An array of bytes may hold anything: the evaluator reads words in it, as the GPU does."""
-    words = np.arange(32 * 64, dtype=np.int32).reshape(32, 64)
-    d = tilejit.TensorDescriptor.template(tilejit.array_info(words), (32, 64), (64, 1), (8, 32))
-    held, out = words.view(np.uint8), np.zeros((32, 64), np.int32)
-    seen = d.over(held)
-    assert seen.base is held and (seen.dtype, seen.shape, seen.tma) == (d.dtype, (32, 64), True)
-    with tilejit.knobs(target="evaluator"):
-        first_block[(1,)](seen, tilejit.TensorDescriptor.from_tensor(out, (8, 32)))
-    assert (out[:8, :32] == words[8:16, 32:]).all()
-
-
-@tilejit.kernel
-def first_block(x, y):
-    y.store([0, 0], x.load([8, 32]))

@@ -238,9 +238,7 @@ def _argument(machine: Machine, param: Value, args: Mapping[str, Any]) -> Any:
         raise EvaluationError(f"no argument for parameter {param.name}: {param.type}", machine.fn.loc)
     given, t = args[param.name], param.type
     if isinstance(t, Desc):
-        # What a descriptor sees in an array of bytes may be of any type.
-        viewed = isinstance(given.base, np.ndarray) and given.base.dtype == np.uint8
-        base = machine.attach(given.base if viewed else _checked(given.base, t.elem, param.name))
+        base = machine.attach(_checked(given.base, t.elem, param.name))
         return Descriptor(base, tuple(map(int, given.shape)), tuple(map(int, given.strides)),
                           tuple(given.block_shape), getattr(given, "padding", "zero"))
     if isinstance(t, Ptr):

@@ -12,19 +12,16 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Launch, Work, Workspace, called, given, infos_of
-from tilejit.kernels._operands import Matrix, check_one_of, check_vector, operand, result
+from tilejit.kernels._calls import At, Work, Workspace, called, given, infos_of
+from tilejit.kernels._operands import check_one_of, check_vector, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import current, hopper
 from tilejit.kernels.launches import GROUP, End, load, multiply, whole
 from tilejit.kernels.planning import restricted
 from tilejit.kernels.problem import facts
 from tilejit.kernels.product import loads, steps
-from tilejit.kernels.product.copies import interleave_kernel
 from tilejit.kernels.way import Way
 
-#: Rows and columns that a program puts in order, at most.
-ROWS, COLUMNS = 4, 256
 _WHAT = "weight_only_matmul"
 
 
@@ -72,33 +69,13 @@ def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
         return work
     problem = replace(facts(mx, mw.T, out), step="widen", bits=bits, group=group)
     t = config or restricted(problem, current(x.device, multiprocessors), hopper(), split)
-    bk, constant, packed = t.step(mx.dtype.bytes), tl.constexpr, 1
-    if bits == 4:
-        packed, mw, mx = 8, _words(mw), _interleaved(work, mx)
+    bk, constant = t.step(mx.dtype.bytes), tl.constexpr
     step = (steps.widen, (At(2), given(3, zeros), down, across, *map(constant, (bits, group // bk, run))))
     multiply(work, t, (m, n, k), bk, t.launched(m, n, multiprocessors), whole(GROUP), load(mx, t.n, bk),
-             (loads.packed_rows, (mw.descriptor(t.m, bk // packed), constant(packed))), step, mc,
+             (loads.packed_rows, (mw.descriptor(t.m, bk * bits // 8), constant(bits))), step, mc,
              End(given(4, bias), activation=activation), beside=True,
              num_stages=t.depth(mc.dtype.bytes, t.m * t.k_bytes * bits // 16 + t.n * t.k_bytes))
     return work
-
-
-def _words(x: Matrix) -> Matrix:
-    """A matrix of bytes as one of words."""
-    m, n = x.shape
-    info = x.info._replace(dtype=tl.int32, shape=(m, n // 4), strides=(x.pitch // 4, 1))
-    return Matrix(info, info.shape, info.strides, True, x.at)
-
-
-def _interleaved(work: Work, x: Matrix) -> Matrix:
-    """x in the order of widened words, which a launch puts it in."""
-    (m, k), high = x.shape, min(ROWS, tilejit.next_power_of_2(x.shape[0]))
-    info = x.info._replace(address=0, shape=(m, k), strides=(k, 1))
-    grid = tilejit.cdiv(m, high) * tilejit.cdiv(k, COLUMNS)
-    y = Matrix(info, info.shape, info.strides, True, work.new((m, k), x.dtype))
-    work.launches.append(Launch(interleave_kernel.partial(R=high, C=COLUMNS, launch_pdl=True), (grid,), (
-        At(x.at), At(y.at), m, k, x.pitch)))
-    return y
 
 
 def _groups(scales: ArrayInfo, zeros: ArrayInfo | None, n: int, k: int, bits: int) -> tuple[int, int, int, int]:

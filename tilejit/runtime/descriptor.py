@@ -213,13 +213,11 @@ class TensorDescriptor:
         return out
 
     def over(self, base: Any, info: ArrayInfo | None = None) -> TensorDescriptor:
-        """The same view of another array of the same dtype, or of bytes (uint8), in a fraction of the time; `info` is
-        its `array_info`, if known. Raises LaunchError for another dtype."""
+        """The same view of another array of the same dtype, in a fraction of the time; `info` is its `array_info`,
+        if known. Raises LaunchError for another dtype."""
         info = info or array_info(base)
         facts = self.facts
         if info.dtype != facts.dtype:
-            if str(info.dtype) == "uint8":
-                return self.over(base, info._replace(dtype=facts.dtype))
             raise LaunchError(f"TensorDescriptor.over: expected an array of {self.dtype}, found {info.dtype}")
         out = TensorDescriptor.__new__(TensorDescriptor)
         if info.device != facts.device or (info.address & 15 == 0) is not facts.aligned:

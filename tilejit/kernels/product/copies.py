@@ -38,16 +38,3 @@ def copy_kernel(first, one, other):
             copy_block(one, pid)
         else:
             copy_block(other, pid - first)
-
-
-@tilejit.kernel
-def interleave_kernel(x, y, rows, columns, pitch, R: tl.constexpr, C: tl.constexpr):
-    """y [rows, columns] = x, R x C a program: each 32 columns in the order in which threads have words of
-    eight numbers of 4 bits (`steps.widened`): two that are four apart in a word, of four words, all pairs."""
-    across = tl.cdiv(columns, C)
-    r = (tl.program_id(0) // across * R + tl.arange(0, R)).to(tl.int64)[:, None]
-    c = (tl.program_id(0) % across * C + tl.arange(0, C))[None, :]
-    inside = (r < rows) & (c < columns)
-    block = tl.load(x + r * pitch + c, inside, other=0.0)
-    block = block.reshape(R, C // 32, 4, 2, 4).permute(0, 1, 4, 2, 3).reshape(R, C)
-    tl.store(y + r * columns + c, block, inside)

@@ -54,5 +54,5 @@ def pair_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
 
 @tilejit.kernel
 def packed_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Of a matrix of words of PACKED numbers each. args: its descriptor, PACKED."""
-    return args[0].load([first, k * (BK // args[1])])
+    """Bytes of numbers of BITS bits. args: a descriptor of them, BITS."""
+    return args[0].load([first, k * (BK * args[1] // 8)])

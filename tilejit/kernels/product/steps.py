@@ -70,36 +70,23 @@ def promote(p, at):
 
 @tilejit.kernel
 def widened(x, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, scale=None, zero=None):
-    """Integers [BM, BK] as DTYPE: int8, or words [BM, BK / 8] of eight numbers of 4 bits, the first one lowest; from
-    those `zero` is subtracted, one per row (8 without). Then times `scale`, one per row (1 without). Of words the
-    columns are in the order of `copies.interleave_kernel`: the four threads that share a row in a product have a word
-    of each 32 numbers."""
+    """Integers [BM, BK] as DTYPE: int8, or bytes [BM, BK / 2] of two numbers of 4 bits each, the even one low; from
+    those `zero` is subtracted, one per row (8 without). Then times `scale`, one per row (1 without)."""
     if BITS == 8:
         y = x.to(DTYPE)
-        if scale is not None:
-            y = y * scale.to(DTYPE)[:, None]
-        return y
-    first, second = two_of(x, DTYPE, scale, zero), two_of(x >> 4, DTYPE, scale, zero)
-    third, fourth = two_of(x >> 8, DTYPE, scale, zero), two_of(x >> 12, DTYPE, scale, zero)
-    y = tl.join(tl.join(first, third), tl.join(second, fourth))
-    return y.reshape(BM, BK // 32, 4, 2, 4).permute(0, 1, 4, 2, 3).reshape(BM, BK)
-
-
-@tilejit.kernel
-def two_of(x, DTYPE: tl.constexpr, scale=None, zero=None):
-    """The first and the fifth number of words [BM, W], side by side [BM, W, 2], as DTYPE: less `zero`, times `scale`.
-
-    In the mantissa of a power of two whose last place is 1, a number n is that power plus n: no conversion."""
-    bits: tl.constexpr = 0x43004300 if DTYPE == tl.bfloat16 else 0x64006400
-    power: tl.constexpr = 128.0 if DTYPE == tl.bfloat16 else 1024.0
-    both = x & 0x000F000F | bits
-    y = tl.join(both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True))
-    if zero is None:
-        y = y - (power + 8.0)
     else:
-        y = y - (zero.to(tl.float32) + power).to(DTYPE)[:, None, None]
+        # In the mantissa of a power of two whose last place is 1, a number n is that power plus n: no conversion.
+        bits: tl.constexpr = 0x4300 if DTYPE == tl.bfloat16 else 0x6400
+        power: tl.constexpr = 128.0 if DTYPE == tl.bfloat16 else 1024.0
+        both = (x.to(tl.int32) * 0x1001 & 0x000F000F) | (bits << 16 | bits)
+        even, odd = both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True)
+        y = tl.join(even, odd).reshape(BM, BK)
+        if zero is None:
+            y = y - (power + 8.0)
+        else:
+            y = y - (zero.to(tl.float32) + power).to(DTYPE)[:, None]
     if scale is not None:
-        y = y * scale.to(DTYPE)[:, None, None]
+        y = y * scale.to(DTYPE)[:, None]
     return y
 
 
