@@ -123,6 +123,7 @@ def setting(seed):
     return sizes, options, bool(rng.integers(2)), BF16 if rng.integers(2) else FP16
 
 
+@pytest.mark.remarks("spills", "stack", reason="with slopes, gradients of 65 to 128 elements keep 11 registers in memory")
 @pytest.mark.parametrize("seed", range(100))
 def test_random_settings(seed):
     """Results and gradients of a random setting no further from float64 than cuDNN's, where that can do it. Gradients
