@@ -18,8 +18,8 @@ def move(e: Emitter, t: Type, dst: str, src: str) -> None:
     """One register copy of an element of type t."""
     if dst == src:
         return
-    cls, elem = reg_class(held(t)), elem_of(t)
-    if cls == "b16" and isinstance(elem, DType) and elem.is_int():       # ptxas takes copies for whole (miscompiles.py)
+    cls = reg_class(held(t))
+    if cls == "b16" and elem_of(t).is_int():            # ptxas takes copies of the half for all of it (miscompiles.py)
         wide = e.p.new("b32", "prmt.b32", e.p.new("b32", "cvt.u32.u16", src), 0, "0x3210")
         e.p("cvt.u16.u32", dst, wide)
     else:
