@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tilejit.ir import Block, Op, Value, inside
-from tilejit.ir.types import DType, Tile, elem_of
+from tilejit.ir.types import DType, Tile
 from tilejit.ptx.build import CLASSES
 from tilejit.ptx.emit import Emitter
 
@@ -113,8 +113,8 @@ def stays(branch: Op, uses: Mapping[Value, list[tuple[Op, int]]]) -> dict[int, V
 def _owns(v: Value, block: Block, uses: Mapping[Value, list[tuple[Op, int]]]) -> bool:
     """Whether a tile has registers of its own: what a loop carries, products, what comes out of loops and branches. Not
     sums in flight round a loop: the next product is added up in their registers."""
-    t = elem_of(v.type)
-    if not isinstance(v.type, Tile) or not isinstance(t, DType) or t.kind != "float" or t.bits < 32:
+    t = v.type.elem if isinstance(v.type, Tile) else None
+    if not isinstance(t, DType) or t.kind != "float" or t.bits < 32:
         return False
     if isinstance(v.op, Block):
         return v.op is block and block.parent is not None and block.parent.name == "for"
