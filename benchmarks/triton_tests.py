@@ -56,7 +56,7 @@ def pytest_configure(config: Any) -> None:
         import compat_host
 
         compat_host.pretend()
-    from triton_processes import install
+    from tilejit.compat.triton import install
 
     install()
     if config.option.seconds and "PYTEST_XDIST_WORKER" not in os.environ:
@@ -230,7 +230,7 @@ def main() -> None:
     rows_at = Path(os.environ.get("TMPDIR", "/tmp"), f"triton_tests.{os.getpid()}.json")
     path = [str(HERE), str(HERE.parent), str(options.folder / "language"), os.environ.get("PYTHONPATH", "")]
     site = tempfile.TemporaryDirectory()        # what a test starts, as a script of its own, has tilejit as its Triton too
-    Path(site.name, "sitecustomize.py").write_text("from triton_processes import install\n\ninstall()\n")
+    Path(site.name, "sitecustomize.py").write_text("from tilejit.compat.triton import install\n\ninstall()\n")
     path.insert(0, site.name)
     workers = ["-n", str(options.workers), "--dist", "worksteal"] if options.workers else []
     subprocess.run([sys.executable, "-m", "pytest", "-p", "triton_tests", "-c", os.devnull, "--rootdir",

@@ -24,14 +24,6 @@ def test_a_run(folder, tmp_path):
     (tmp_path / "language").mkdir()
     (tmp_path / "test_c.py").write_text("""
 import pytest, triton
-from triton._filecheck import filecheck_test
-from triton._internal_testing import is_cuda, run_in_process
-from triton.tools.mxfp import MXFP4Tensor
-
-def test_a_process():
-    raised = run_in_process(int, ("many",))
-    assert is_cuda() and isinstance(raised.exc, ValueError)
-    assert run_in_process(__import__("os").write, (2, b"said")).driver_stderr_output == "said"
 
 @pytest.mark.parametrize("n", range(9))
 def test_it(n, device, fresh_knobs):
@@ -39,4 +31,4 @@ def test_it(n, device, fresh_knobs):
 """)
     run = subprocess.run([sys.executable, str(Path(folder, "triton_tests.py")), str(tmp_path), "test_c.py", "--sample", "4"],
                          capture_output=True, text=True, env={**os.environ, "TMPDIR": str(tmp_path)})
-    assert "test_c.py                            passed 5" in run.stdout, run.stdout + run.stderr
+    assert "test_c.py                            passed 4" in run.stdout, run.stdout + run.stderr

@@ -421,3 +421,10 @@ def test_sizes_of_blocks_are_checked(triton):
     assert validate_block_shape([4, 8]) == 32 and canonicalize_dtype(triton.language.float16) == "fp16"
     with pytest.raises(ValueError, match="Shape element 1 must be a power of 2"):
         validate_block_shape([4, 3])
+
+
+def test_functions_in_processes_of_their_own(triton):
+    from tilejit.compat.triton._processes import run_in_process
+
+    assert isinstance(run_in_process(int, ("many",)).exc, ValueError)
+    assert run_in_process(__import__("os").write, (2, b"said")).driver_stderr_output == "said"

@@ -12,7 +12,7 @@ from typing import Any
 
 _HERE = "tilejit.compat.triton"
 #: Modules of Triton that tilejit does not tell apart, and where it has their names.
-SAME = {"triton.language.libdevice": f"{_HERE}.language.extra.libdevice",        # there in Triton 2.0
+_SAME = {"triton.language.libdevice": f"{_HERE}.language.extra.libdevice",        # there in Triton 2.0
          "triton.language.extra.cuda.libdevice": f"{_HERE}.language.extra.libdevice",
          "triton.language.random": f"{_HERE}.language.standard",
          "triton.language.semantic": f"{_HERE}.language.standard",
@@ -50,7 +50,7 @@ _finder = _Finder()
 
 
 def _real(name: str) -> str:
-    return SAME.get(name) or _HERE + name.removeprefix("triton")
+    return _SAME.get(name) or _HERE + name.removeprefix("triton")
 
 
 def install() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from triton_processes import run_in_process
 
 from tilejit import language as _language
 from tilejit.compat.triton import knobs
+from tilejit.compat.triton._processes import run_in_process
 from tilejit.compat.triton.runtime.driver import driver
 from tilejit.compat.triton.runtime.stand_ins import TensorWrapper, reinterpret
 from tilejit.ir.types import DType

@@ -1,5 +1,5 @@
 """Functions that are called in processes of their own, whose device may fail: what `triton._internal_testing` has of
-them; and tilejit as the Triton of Triton's own tests."""
+them."""
 from __future__ import annotations
 
 import multiprocessing
@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilejit.compat.triton import _alias
-
-
-def install() -> None:
-    """`triton` is tilejit's, with the modules that only Triton's own tests import."""
-    _alias.SAME.update({f"triton.{n}": f"triton_{n.split('.')[-1].lstrip('_')}" for n in (
-        "_internal_testing", "_filecheck", "tools.mxfp")})
-    _alias.install()
+from tilejit.compat.triton._alias import install
 
 
 @dataclass
