@@ -157,8 +157,8 @@ def brief(problem: Problem, chip: Chip) -> bool:
 
 
 def parts_of(problem: Problem, tiles: Table, chip: Chip) -> Any:
-    """Programs of one CTA that divide K of each tile evenly, as many as run at once. (Those of pairs took longer at all
-    of five products: 512x512x65536 on an H200 75 us by 256x128w8-c2M-parts8, 51 by 128x128w8-parts8.)"""
+    """Programs of one CTA that divide K of each tile evenly, as many as run at once. (Those of pairs took longer at
+    three products: 512x512x65536 on an H200 75 us by 256x128w8-c2M-parts8, 51 by 128x128w8-parts8.)"""
     f = tiles.columns
     down, across = grids(problem, tiles)
     most = np.minimum(tiles.rates(chip)["room"] / (down * across),

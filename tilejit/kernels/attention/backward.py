@@ -37,8 +37,9 @@ def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
     """Whether keys and values have a kernel each, and so all of a thread's registers for their sums, where heads are
     wide: blocks have 128 keys then, not 64. Shared memory, where products read their operands, bounds all of these: 64
     queries and 64 keys take 368 KB of it in one kernel, 320 KB in two, which compute scores once more (TFLOP/s on an
-    H200, 4096 keys, d256, one and two, full and causal: 348 384, 352 367). There are no registers for that where more
-    is computed of a score, or where masks are and a loop over so many heads is around it."""
+    H200, 4096 keys, d256, one and two, full and causal: 348 384, 352 367, with 64 keys for queries in both). There are
+    no registers for that where more is computed of a score, or where masks are and a loop over so many heads is around
+    it."""
     return wide > 128 and apart(case, extras, wide) and _plain(case, extras) and not (case.high and group > 1)
 
 
