@@ -5,8 +5,7 @@
 
 Each is a call of torch tensors; the backward pass is that of autograd, alone. Everyone's results and gradients are
 compared with torch's in fp64 on the same inputs before they are timed; who fails, or is not installed, is named and
-left out (quack needs `nvidia-cutlass-dsl`, which no machine had that these were measured on). Times are medians of
-interleaved short bursts. Launches of the backward passes include autograd's own work.
+left out (quack needs `nvidia-cutlass-dsl`). Times are medians of interleaved short bursts. Launches of the backward passes include autograd's own work.
 With --check nothing is timed: every case is compared, and what is wrong ends the command with 1. Of more --rows (40960
 of 65536 columns are 5 GB) the first, those of the 2^31st element and the last are compared, where rows are results of
 their own.
@@ -174,6 +173,7 @@ def made_for(case: Case, way: str) -> Callable[..., Any] | None:
     if way == "torch":
         return case.torch
     if way == "compile":
+        torch.compiler.reset()
         return torch.compile(case.torch, dynamic=False)
     maker: Maker | None = getattr(case, way)
     return None if maker is None else maker()

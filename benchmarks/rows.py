@@ -4,9 +4,9 @@
         [--ways ready,plain,torch,triton,compile,quack,liger] [--begin 0] [--out FOLDER]
 
 softmax, rmsnorm and layernorm forward: the ready kernels, the plain forms of `rows_plain.py` (one row a program), and
-whichever peers are asked for and can be imported (quack needs `nvidia-cutlass-dsl`; no record has it yet). Each result
-is checked against float64 on sampled rows, in an output that held NaN before. Times are medians of interleaved short bursts. `--begin` 1: rows of a view that leaves out the
-first column, so that they start anywhere.
+whichever peers are asked for and can be imported (quack needs `nvidia-cutlass-dsl`). Each result is checked against
+float64 on sampled rows, in an output that held NaN before. Times are medians of interleaved short bursts. `--begin` 1:
+rows of a view that leaves out the first column, so that they start anywhere.
 """
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def twins() -> dict[str, Any]:
     return {n: t for n, k in rows_plain.OURS.items() if (t := triton_twin(k)) is not None}
 
 
-@lru_cache
 def compiled() -> Any:
-    """torch's functions under torch.compile, by name, of (x, w)."""
+    """torch's functions under torch.compile, by name, of (x, w); for this width alone, as many are forgotten."""
     import torch
     from torch.nn import functional as F
 
+    torch.compiler.reset()
     return {"softmax": torch.compile(lambda x, w: torch.softmax(x, 1), dynamic=False),
             "rmsnorm": torch.compile(lambda x, w: F.rms_norm(x, w.shape, w, 1e-6), dynamic=False),
             "layernorm": torch.compile(lambda x, w: F.layer_norm(x, w.shape, w, w), dynamic=False)}
@@ -76,13 +76,13 @@ def in_torch(x: Any, w: Any, out: Any) -> Calls:
 
 
 def quack(x: Any, w: Any, out: Any) -> Calls:
-    """quack's kernels; layernorm has no bias there, and takes the weight in fp32."""
+    """quack's kernels; layernorm takes weights and bias in fp32."""
     from quack.rmsnorm import layernorm_fwd, rmsnorm_fwd
     from quack.softmax import softmax_fwd
 
     w32 = w.float()
     return {"softmax": lambda: softmax_fwd(x), "rmsnorm": lambda: rmsnorm_fwd(x, w)[0],
-            "layernorm": lambda: layernorm_fwd(x, w32)}
+            "layernorm": lambda: layernorm_fwd(x, w32, w32)}
 
 
 def liger(x: Any, w: Any, out: Any) -> Calls:
