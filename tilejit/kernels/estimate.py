@@ -67,6 +67,11 @@ class Table:
         """Whether no programs share a multiprocessor."""
         return all(w.together == 1 for w in self.ways)
 
+    @cached_property
+    def streams(self) -> bool:
+        """Whether programs of some way divide blocks of K, whatever tiles they belong to (stream-K)."""
+        return any(w.stream for w in self.ways)
+
     def rates(self, chip: Chip) -> dict[str, _Array]:
         """What the estimate reads of each way on a chip, whatever the problem; kept for the last chip."""
         known, found = self.__dict__.get("_rates", (None, {}))
@@ -125,21 +130,26 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     count = p.batches * down * across
     split, room = f["parts"] if parts is None else parts, r["room"]
     divided = split > 1
-    streamed = np.where(divided, 0.0, f["stream"])
-    shared = streamed > 0
-    programs = np.where(divided, count * split, np.where(shared, f["programs"], np.minimum(count, room)))
     blocks = np.ceil(max(1, p.k_bytes) / f["k_bytes"])
     mine = np.ceil(np.ceil(blocks / f["k_ctas"]) / split)
-    left = np.maximum(count - streamed, 0.0)
-    turns = np.where(divided, np.ceil(programs / room), np.ceil(left / programs))
+    programs, left = np.where(divided, count * split, np.minimum(count, room)), count
+    even, fixed, ahead, tiles_ahead = divided, r["fixed"], 0.0, 0.0      # even: programs take as many blocks each
+    if table.streams:
+        shared = ~divided & (f["stream"] > 0)
+        streamed = np.where(shared, f["stream"], 0.0)
+        programs, left = np.where(shared, f["programs"], programs), np.maximum(count - streamed, 0.0)
+        even, fixed = divided | shared, fixed + np.where(shared, r["handed"], 0.0)
+        ahead, tiles_ahead = np.ceil(streamed * blocks / programs), np.ceil(streamed / programs)
+    waves = left / programs
+    turns = np.ceil(np.where(divided, programs / room, waves))
     sharing = 1.0 if table.alone else np.clip(np.ceil(programs / chip.multiprocessors), 1.0, f["together"])
     alone, read = _block(p, table, chip, high / down, wide / across, np.minimum(across, programs),
                          np.minimum(down, programs), sharing)
     e = chip.hiding
     full = (alone + (read * programs * f["k_ctas"]) ** e) ** (1 / e)
-    rest = np.where(divided | shared, 0.0, left - np.floor(left / programs) * programs)
+    rest = np.where(even, 0.0, left - np.floor(waves) * programs)
     last = (alone + (read * rest * f["k_ctas"]) ** e) ** (1 / e)
-    time = (turns * mine + np.ceil(streamed * blocks / programs)) * full
+    time = (turns * mine + ahead) * full
     time = time - np.where((rest > 0) & (turns > 1), mine * (full - last), 0.0)
     # Memory, beyond what L2 keeps; softly where it just begins.
     excess = (p.batches * (p.m + p.n * p.share if whole else high + wide) * p.k_bytes - chip.resident) / 5e6
@@ -153,11 +163,11 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     else:
         moved = f["scattered"] / chip.lined + f["lines"] * chip.row / f["stored"]
     stored = f["stored"] * (moved + (1 / chip.activation if p.activated else 0)) + chip.stored
-    tiles = turns + np.ceil(streamed / programs)
+    tiles = turns + tiles_ahead
     ends = stored * (1 + (tiles - 1) * np.where(tiles > 1, r["shown"], 1.0))
     meeting = chip.second + r["meeting"] * programs + r["turned"] * (p.m * p.n)
     time = time + np.where(divided, meeting, ends) + turns * r["meet"]
-    return r["fixed"] + time + np.where(shared, r["handed"], 0.0)
+    return fixed + time
 
 
 def _sizes(p: Problem, table: Table) -> tuple[_Array, _Array]:
