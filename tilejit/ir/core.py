@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilejit.errors import Loc
+from tilejit.ir.report import Record
 from tilejit.ir.table import OPS, OpDef
-from tilejit.ir.types import DType, Ptr, Tile, Type
+from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, Tile, Type, elem_of
+
+if TYPE_CHECKING:
+    from tilejit.layout.linear import LinearLayout
 
 
 class Value:
-    """A result of an op or an argument of a block; `name` comes from the user's variable if there is one."""
+    """A result of an op or an argument of a block; `name` comes from the user's variable if there is one.
+
+    `tile`, `buffer` and so on are the type where it is known to be of that kind, `maker` is the op of a result."""
 
     __slots__ = ("type", "op", "index", "name")
 
@@ -26,6 +32,42 @@ class Value:
 
     def __repr__(self) -> str:
         return f"%{self.name or '_'}: {self.type}"
+
+    @property
+    def maker(self) -> Op:
+        assert isinstance(self.op, Op), self
+        return self.op
+
+    @property
+    def tile(self) -> Tile:
+        assert isinstance(self.type, Tile), self
+        return self.type
+
+    @property
+    def layout(self) -> LinearLayout:
+        assert isinstance(self.type, Tile) and self.type.layout is not None, self
+        return self.type.layout
+
+    @property
+    def dtype(self) -> DType:
+        elem = elem_of(self.type)
+        assert isinstance(elem, DType), self
+        return elem
+
+    @property
+    def buffer(self) -> Buffer:
+        assert isinstance(self.type, Buffer), self
+        return self.type
+
+    @property
+    def barrier(self) -> Barrier:
+        assert isinstance(self.type, Barrier), self
+        return self.type
+
+    @property
+    def desc(self) -> Desc:
+        assert isinstance(self.type, Desc), self
+        return self.type
 
 
 class Op:
@@ -55,6 +97,17 @@ class Op:
         """The single result."""
         (result,) = self.results
         return result
+
+    @property
+    def block(self) -> Block:
+        """The block that it is in."""
+        assert self.parent is not None, self
+        return self.parent
+
+    @property
+    def place(self) -> str:
+        """Where it comes from, for reports."""
+        return self.loc.short() if self.loc else "?"
 
     def __repr__(self) -> str:
         res = ", ".join(map(repr, self.results))
@@ -97,6 +150,10 @@ class Function:
         self.arg_attrs = arg_attrs or [{} for _ in arg_types]
         self.attrs: dict[str, Any] = dict(attrs or {})
 
+    def say(self, kind: str, text: str, at: str = "", **numbers: int | str | bool) -> None:
+        """Add a line to the report (`ir/report.py`)."""
+        self.attrs.setdefault("report", []).append(Record(kind, text, at, **numbers))
+
     def __str__(self) -> str:
         from tilejit.ir.text import print_function
 
@@ -132,8 +189,7 @@ class Builder:
 
 def beside(op: Op, behind: bool = False) -> Builder:
     """Builds right before an op, or `behind` it."""
-    assert op.parent is not None
-    return Builder(op.parent, op.parent.ops.index(op) + behind, op.loc)
+    return Builder(op.block, op.block.ops.index(op) + behind, op.loc)
 
 
 @dataclass(frozen=True, slots=True)

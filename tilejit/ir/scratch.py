@@ -72,10 +72,9 @@ def of_reduce(op: Op) -> int:
     parts."""
     total, axis, ctas = 0, op.attrs["axis"], op.attrs.get("ctas", 1)
     for v in op.operands:
-        t = v.type
-        assert isinstance(t, Tile) and t.layout is not None
+        t, layout = v.tile, v.layout
         if warp_bits(t, axis, ctas):
-            total += _of_all(t, t.layout.reduce(axis).num_registers, 32 >> copies_beside(t, axis))
+            total += _of_all(t, layout.reduce(axis).num_registers, 32 >> copies_beside(t, axis))
     return total
 
 
@@ -149,8 +148,7 @@ def of_sort_runs(op: Op) -> int:
 
 
 def _of_swap(op: Op, mask: int) -> int:
-    t = op.result.type
-    assert isinstance(t, Tile) and t.layout is not None
+    t = op.result.tile
     return _of_all(t, swapped(t)) if crossed(t, op.attrs["axis"], mask)["warp"] else 0
 
 
@@ -162,8 +160,7 @@ def swapped(t: Tile) -> int:
 
 def of_gather(op: Op) -> int:
     """The tile that is read from."""
-    t = op.operands[1].type
-    assert isinstance(t, Tile)
+    t = op.operands[1].tile
     return -(-t.numel * element_bytes(t) // 16) * 16
 
 

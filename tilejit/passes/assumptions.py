@@ -12,7 +12,6 @@ arguments never come here, the specialisation knows them; of any other number `t
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, listed, reached, walk
-from tilejit.ir.report import Record
 from tilejit.ir.types import Ptr, Tile
 from tilejit.passes.axis import AxisInfo, analyse, fact_of
 
@@ -32,11 +31,9 @@ def check_signs(fn: Function) -> Function:
             continue
         for root in roots:
             check(fn, root, op)
-            where = op.loc.short() if op.loc else "?"
-            fn.attrs.setdefault("report", []).append(Record(
-                "checked_sign", f"{op.name} {op.result.name or 'of a tile'} at {where}: wide accesses ask that "
-                f"{root.name or 'a number'} is not negative: each program checks it and stops if it is "
-                "(check_signs=False: exact, an element at a time)", where))
+            fn.say("checked_sign", f"{op.name} {op.result.name or 'of a tile'} at {op.place}: wide accesses ask that "
+                   f"{root.name or 'a number'} is not negative: each program checks it and stops if it is "
+                   "(check_signs=False: exact, an element at a time)", op.place)
         facts = analyse(fn)
     return fn
 

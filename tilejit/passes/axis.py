@@ -319,8 +319,7 @@ def _desc_shape(op: Op, desc: AxisInfo) -> AxisInfo:
 @_rule("desc_base", "desc_stride")
 def _desc_address(op: Op, desc: AxisInfo) -> AxisInfo:
     """TMA asks for 16-byte aligned bases and strides; of a descriptor without TMA it is known what divides them."""
-    t = op.operands[0].type
-    assert isinstance(t, Desc)
+    t = op.operands[0].desc
     unit = 16 if t.tma else desc.divisibility[0]
     if op.name == "desc_base":
         return _unknown(op.result.type)._replace(divisibility=(unit,))

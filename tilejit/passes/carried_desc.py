@@ -98,8 +98,7 @@ def _way(parts: Parts, branch: Op, which: int) -> Parts:
 def carry(made: Op, by: Carried, write: Callable[[Builder, Parts], Value]) -> Value:
     """Let the loop carry the descriptor, in place, written by `write`; returns what is used in place of `made`."""
     body = by.loop.regions[0]
-    assert by.loop.parent is not None
-    before = Builder(by.loop.parent, by.loop.parent.ops.index(by.loop), made.loc)
+    before = Builder(by.loop.block, by.loop.block.ops.index(by.loop), made.loc)
     by.loop.operands.append(write(before, by.first))
     t = made.result.type
     given = body.add_arg(t)
@@ -117,7 +116,6 @@ def carry(made: Op, by: Carried, write: Callable[[Builder, Parts], Value]) -> Va
         branch.results.append(Value(t, branch, len(branch.results)))
         return branch.results[-1]
 
-    assert made.parent is not None
-    found = of(tuple(made.operands), made.parent, made.parent.ops.index(made))
+    found = of(tuple(made.operands), made.block, made.block.ops.index(made))
     body.terminator.operands.append(found)
     return found

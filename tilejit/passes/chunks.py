@@ -67,8 +67,7 @@ def chunk(fn: Function) -> Function:
 def loaded(load: Op, threads: int, facts: dict[Value, AxisInfo]) -> int:
     """Registers of a thread for what a load gives: elements of less than 32 bits take one each unless pairs of them,
     and of their masks, are known to lie side by side."""
-    t = load.result.type
-    assert isinstance(t, Tile)
+    t = load.result.tile
     bits, d = max(8, elem_of(t).bits if not isinstance(elem_of(t), Ptr) else 64), len(t.shape) - 1
     info = facts[load.operands[0]]
     packed = bits < 32 and info.contiguity[d] > 1 and info.multiple(d, info.contiguity[d], bits // 8) % 4 == 0 and all(
@@ -185,9 +184,8 @@ class Group:
             problem = self._unable(v, d)
             if problem:
                 return problem
-            assert isinstance(v.op, Op)
-            self.members.setdefault(v.op, []).append(d)
-            work += [(x, _source(v.op, d)) for x in reversed(v.op.operands)]
+            self.members.setdefault(v.maker, []).append(d)
+            work += [(x, _source(v.maker, d)) for x in reversed(v.maker.operands)]
         return ""
 
     def _unable(self, v: Value, d: int) -> str:
@@ -260,20 +258,18 @@ def _source(op: Op, d: int) -> int:
 
 # -- ops that are not elementwise: (op, operands, chunks, which, builder, dimension) -> the part ----------------------
 def _arange(op: Op, operands: list[Value], count: int, which: Value, b: Builder, d: int) -> Value:
-    n = prod(op.result.type.shape) // count  # type: ignore[union-attr]
+    n = prod(op.result.tile.shape) // count
     part = b("arange", start=op.attrs["start"], end=op.attrs["start"] + n)
     return b("add", part, b("splat", b("mul", which, b.const(n, int32)), shape=(n,)))
 
 
 def _const(op: Op, operands: list[Value], count: int, which: Value, b: Builder, d: int) -> Value:
-    t = op.result.type
-    assert isinstance(t, Tile)
+    t = op.result.tile
     return b("const", value=op.attrs["value"], type=Tile(_part(t, count, d), t.elem))
 
 
 def _shaped(op: Op, operands: list[Value], count: int, which: Value, b: Builder, d: int) -> Value:
-    t = op.result.type
-    assert isinstance(t, Tile)
+    t = op.result.tile
     return b(op.name, *operands, shape=_part(t, count, d))
 
 

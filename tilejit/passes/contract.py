@@ -61,8 +61,7 @@ def _is_spread(v: Value) -> bool:
 def _negated(v: Value, b: Builder) -> Value:
     """-v, of fewer elements where v is spread over a tile."""
     if _is_spread(v):
-        assert isinstance(v.op, Op)
-        return b(v.op.name, _negated(v.op.operands[0], b), **v.op.attrs)
+        return b(v.maker.name, _negated(v.maker.operands[0], b), **v.maker.attrs)
     if isinstance(v.op, Op) and v.op.name == "const":
         return b("const", value=-v.op.attrs["value"], type=v.type)
     return b("neg", v)

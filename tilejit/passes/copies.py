@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from tilejit.ir import Function, Op, enclosing, walk
 from tilejit.ir.ahead import ahead_problem
-from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile
 from tilejit.passes.rules import const_of
 
@@ -32,9 +31,8 @@ def mark_copies(fn: Function) -> Function:
         if not problem:
             op.attrs["copy"] = memory_order(op)
             continue
-        where = op.loc.short() if op.loc else "?"
-        fn.attrs.setdefault("report", []).append(Record(
-            "not_pipelined", f"load {op.result.name or 'of a tile'} at {where}: not pipelined, {problem}", where))
+        fn.say("not_pipelined", f"load {op.result.name or 'of a tile'} at {op.place}: not pipelined, {problem}",
+               op.place)
     return fn
 
 
@@ -90,8 +88,7 @@ def _is_ahead(load: Op) -> bool:
 
 def refused(op: Op) -> str:
     """Why cp.async cannot do a load in any layout; empty if it may."""
-    t = op.result.type
-    assert isinstance(t, Tile)
+    t = op.result.tile
     if not isinstance(t.elem, DType) or t.elem.kind == "bool":
         return f"elements of {t.elem} are not copied as they are"
     if is_volatile(op):
@@ -120,11 +117,10 @@ def is_volatile(op: Op) -> bool:
 
 def memory_order(op: Op) -> tuple[int, ...]:
     """The dimensions of a load's tile from fastest to slowest: first the one that its accesses run along."""
-    t = op.result.type
-    assert isinstance(t, Tile) and t.layout is not None
+    t, layout = op.result.tile, op.result.layout
     rank = len(t.shape)
-    fast = max(range(rank), key=lambda d: (t.layout.contiguous_registers(d), d))  # type: ignore[union-attr]
+    fast = max(range(rank), key=lambda d: (layout.contiguous_registers(d), d))
     if op.attrs["vec"] == 1:     # no run of registers says; neighbouring lanes are on neighbouring addresses
-        moved = [d for basis in t.layout.bases_of("lane") for d in range(rank) if basis[d]]
+        moved = [d for basis in layout.bases_of("lane") for d in range(rank) if basis[d]]
         fast = moved[0] if moved else rank - 1
     return (fast, *(d for d in reversed(range(rank)) if d != fast))

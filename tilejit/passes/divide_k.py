@@ -42,8 +42,8 @@ def divide_k(fn: Function) -> Function:
         for op, i in ends:
             op.operands[i] = total.result
         inner = next((x for x in enclosing(total) if any(y.name == "dot" for y in x.regions[0].ops)), None)
-        if inner is not None and any(y.name == "dot" for y in total.parent.ops):  # type: ignore[union-attr]
-            where = inner.loc.short() if inner.loc else "?"
+        if inner is not None and any(y.name == "dot" for y in total.block.ops):
+            where = inner.place
             notes.append(Record("summed_each_time", "products are summed over the CTAs in every iteration of the loop "
                                 f"at {where}", where))
     return fn

@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import prod
 
 from tilejit.ir import Function, Op, Value, erase, replace, uses, walk
-from tilejit.ir.types import Tile, shape_of
+from tilejit.ir.types import shape_of
 
 
 def flatten(fn: Function) -> Function:
@@ -24,8 +24,7 @@ def flatten(fn: Function) -> Function:
         if op.name == "desc_load":
             users = [user for user, _ in table.get(op.result, ())]
             shapes = {shape_of(user.result.type) for user in users if user.name == "reshape"}
-            t = op.result.type
-            assert isinstance(t, Tile)
+            t = op.result.tile
             if len(shapes) != 1 or any(user.name != "reshape" for user in users):
                 continue
             (shape,) = shapes

@@ -22,8 +22,7 @@ def insert(fn: Function) -> None:
     for op, layout in made:
         for r in op.results:
             if isinstance(r.type, Tile) and r.type.layout != layout:
-                assert op.parent is not None
-                new = Builder(op.parent, op.parent.ops.index(op) + 1, op.loc).op(
+                new = Builder(op.block, op.block.ops.index(op) + 1, op.loc).op(
                     "convert", r, result_types=[r.type]).result
                 r.type, new.name = r.type.with_layout(layout), r.name
                 for user, index in table.get(r, ()):
@@ -43,8 +42,7 @@ def _converted(op: Op, v: Value, layout: LinearLayout) -> Value:
         at = at.parent.parent
         if "loop" in at.define.traits:
             before = at
-    assert before.parent is not None
-    b = Builder(before.parent, before.parent.ops.index(before), op.loc)
+    b = Builder(before.block, before.block.ops.index(before), op.loc)
     new = b.op("convert", v, result_types=[tile(v.type).with_layout(layout)]).result
     new.name = v.name
     return new
@@ -127,8 +125,7 @@ def _after(fn: Function, op: Op, table: dict) -> bool:
     want = tile(user.result.type)
     user.operands[users[0][1]] = op.operands[0]
     user.result.type = want.with_layout(tile(op.operands[0].type).layout)
-    assert user.parent is not None
-    b = Builder(user.parent, user.parent.ops.index(user) + 1, op.loc)
+    b = Builder(user.block, user.block.ops.index(user) + 1, op.loc)
     new = b.op("convert", user.result, result_types=[want])
     new.result.name = user.result.name
     for other, index in table.get(user.result, ()):
@@ -166,6 +163,6 @@ def describe(fn: Function) -> list[Record]:
             continue
         how = "by shuffles" if isinstance(found, (Shuffles, Swaps)) else f"{found.bytes} bytes through shared memory"
         users = ", ".join(dict.fromkeys(u.name for u, _ in table.get(op.result, ())))
-        where = op.loc.short() if op.loc else "?"
+        where = op.place
         lines.append(Record("convert", f"convert at {where}: {dst} for {users}, {how}", where))
     return lines

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from tilejit.ir import Builder, Function, Op, Value, clone_op, const_of, listed, replace, walk
 from tilejit.ir.ahead import Ahead, address_slice, order_problem
 from tilejit.ir.registers import peak, size
-from tilejit.ir.report import Record
 from tilejit.ir.types import Tile, int1
 from tilejit.passes.copies import is_volatile, pipelined_loops
 from tilejit.passes.rules import bounds
@@ -44,10 +43,8 @@ def load_ahead(fn: Function) -> Function:
         found = address_slice(loop, [v for x in loads for v in x.needed])
         assert isinstance(found, Ahead)
         _Loop(fn, loop, loads, found, depth).rewrite()
-        where = loop.loc.short() if loop.loc else "?"
-        fn.attrs.setdefault("report", []).append(Record(
-            "ahead", f"loop at {where}: {len(loads)} loads are issued {depth} iterations ahead, into registers", where,
-            loads=len(loads), depth=depth))
+        fn.say("ahead", f"loop at {loop.place}: {len(loads)} loads are issued {depth} iterations ahead, into registers",
+               loop.place, loads=len(loads), depth=depth)
     return fn
 
 
@@ -106,9 +103,8 @@ class _Loop:
     def rewrite(self) -> None:
         """Loads of the first iterations before the loop, those of later ones in it."""
         loop, body = self.loop, self.loop.regions[0]
-        assert loop.parent is not None
         lo, _, step = loop.operands[:3]
-        b = Builder(loop.parent, loop.parent.ops.index(loop), loop.loc)
+        b = Builder(loop.block, loop.block.ops.index(loop), loop.loc)
         at, carried = lo, [e.init for e in self.found.carried if e.init is not None]
         queue: list[Value] = []
         for _ in range(self.depth):
@@ -126,8 +122,7 @@ class _Loop:
             v.name = x.op.result.name
         replace(body, {x.op.result: v for x, v in zip(self.loads, now)})
         for x in self.loads:
-            assert x.op.parent is not None
-            x.op.parent.ops.remove(x.op)
+            x.op.block.ops.remove(x.op)
         body.terminator.operands += [*moved, *later]
         loop.results += [Value(v.type, loop, len(loop.results) + i) for i, v in enumerate((*carried, *queue))]
 

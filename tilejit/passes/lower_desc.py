@@ -31,7 +31,6 @@ from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
-from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.axis import AxisInfo, analyse
@@ -66,8 +65,7 @@ def lower_desc(fn: Function) -> Function:
 def why_pointers(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> str | None:
     """Why a descriptor cannot be a tensor map made on the host, or None if it can; `facts`: of those that may
     be anywhere."""
-    t = desc.type
-    assert isinstance(t, Desc)
+    t = desc.desc
     if not t.tma:
         return "TMA is turned off for it"
     if t.block_shape[-1] * t.elem.bytes < 16:
@@ -227,8 +225,7 @@ class _Lowering:
 
     def written(self, desc: Value, made: Op, why: str) -> str | None:
         """Let the program write a descriptor that the host cannot make; why it goes through pointers if it cannot."""
-        t = desc.type
-        assert isinstance(t, Desc)
+        t = desc.desc
         other = None if target_of(self.fn).hopper else "the chip has no TMA"
         other = other or against_a_rule(made, t, self.fn) or self.writing.why_not(desc, made)
         if other is None and made.attrs.get("anywhere"):
@@ -242,13 +239,11 @@ class _Lowering:
 
     def report(self, desc: Value, kind: str, what: str) -> None:
         at = f" ({desc.op.loc.short()})" if isinstance(desc.op, Op) and desc.op.loc else ""
-        self.fn.attrs.setdefault("report", []).append(
-            Record(kind, f"descriptor {desc.name or '(unnamed)'}{at} {what}", desc.name or ""))
+        self.fn.say(kind, f"descriptor {desc.name or '(unnamed)'}{at} {what}", desc.name or "")
 
     def ragged(self, desc: Value) -> bool:
         """Whether rows of the tensor may end within a unit of 16 bytes."""
-        t = desc.type
-        assert isinstance(t, Desc)
+        t = desc.desc
         if not isinstance(desc.op, Op):
             return bool(self.fn.arg_attrs[desc.index].get("ragged"))
         inner = desc.op.operands[len(t.block_shape)]
@@ -305,7 +300,7 @@ class _Lowering:
         b.op("if", reaches, regions=[then, other])
         if op.loc and (line := f"{op.name} at {op.loc.short()}: rows that end within 16 bytes end through pointers") \
                 not in self.fn.attrs.setdefault("report", []):
-            self.fn.attrs["report"].append(Record("ragged_rows", line, op.loc.short()))
+            self.fn.say("ragged_rows", line, op.loc.short())
 
     def query(self, b: Builder, op: Op, made: Op) -> Value:
         """desc_base, desc_shape or desc_stride of a descriptor made in the kernel: the operand itself."""
@@ -317,8 +312,7 @@ class _Lowering:
         return v if v.type == want else b("cast", v, dtype=want)
 
     def parts(self, b: Builder, desc: Value) -> _Parts:
-        t = desc.type
-        assert isinstance(t, Desc)
+        t = desc.desc
         rank = len(t.block_shape)
         if isinstance(desc.op, Op):
             base, *dims = desc.op.operands
@@ -363,8 +357,7 @@ class _Lowering:
         return b("ptr_add", b("splat", corner, shape=block), tile), mask
 
     def load(self, b: Builder, op: Op, parts: _Parts) -> Value:
-        t = op.operands[0].type
-        assert isinstance(t, Desc)
+        t = op.operands[0].desc
         ptr, mask = self.pointers(b, parts, t.block_shape, op.operands[1:])
         fill: float = 0 if t.elem.is_int() else 0.0
         if parts.padding == "nan":

@@ -18,7 +18,6 @@ from math import prod
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Function, Op, Value, listed
-from tilejit.ir.report import Record
 from tilejit.ir.types import Tile, elem_of, int32, shape_of
 
 #: Bytes that merged programs read (or write) together, elements of their greatest tile, and programs, at most: less
@@ -44,8 +43,7 @@ def merge_programs(fn: Function) -> Function:
         raise CompilationError(f"programs_per_cta={asked}: {why}", fn.loc)
     _Merged(fn, varies, asked).write()
     fn.attrs["programs"], fn.attrs["num_warps"] = asked, max(fn.attrs["num_warps"], WARPS)
-    fn.attrs.setdefault("report", []).append(Record(
-        "merged", f"{asked} programs are one CTA of {fn.attrs['num_warps']} warps", programs=asked))
+    fn.say("merged", f"{asked} programs are one CTA of {fn.attrs['num_warps']} warps", programs=asked)
     return fn
 
 

@@ -77,8 +77,7 @@ def _narrow(op: Op) -> bool:
         one, two, pred = two, one, _SWAPPED[pred]
     if one.tile is None or not _may_narrow(one, two):
         return False
-    assert op.parent is not None
-    b = Builder(op.parent, op.parent.ops.index(op), op.loc)
+    b = Builder(op.block, op.block.ops.index(op), op.loc)
     difference = _total(two.scalars, b) if two.scalars else b.const(0, int64)
     if one.scalars:
         difference = b("sub", difference, _total(one.scalars, b))
@@ -118,9 +117,8 @@ def _registers(v: Value) -> int:
 def _renamed(tile: Value, renamed: tuple[Op, ...], b: Builder) -> Value:
     """A tile of 32-bit numbers, its elements renamed as those of 64 bits were."""
     for rename in renamed:
-        was = rename.result.type
-        assert isinstance(was, Tile) and was.layout is not None
-        made = b.op(rename.name, tile, result_types=[Tile(was.shape, int32).with_layout(was.layout)], **rename.attrs)
+        was, layout = rename.result.tile, rename.result.layout
+        made = b.op(rename.name, tile, result_types=[Tile(was.shape, int32).with_layout(layout)], **rename.attrs)
         tile = made.result
     return tile
 

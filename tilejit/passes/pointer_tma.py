@@ -26,9 +26,8 @@ from typing import Any
 from tilejit.ir import Block, Builder, Function, Op, Value, erase, reached, replace, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
 from tilejit.ir.core import edge_at, edge_of
-from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
-from tilejit.ir.types import DType, Ptr, Tile, elem_of, int32, int64, shape_of
+from tilejit.ir.types import DType, Ptr, elem_of, int32, int64, shape_of
 from tilejit.passes.affine import Address, Bound, Forms, Monomial, Poly, Wrap, build, number
 from tilejit.passes.assumptions import check, may_check, unloaded
 from tilejit.passes.axis import ANY, analyse
@@ -94,9 +93,8 @@ def _lost(fn: Function, op: Op, why: str) -> None:
 
 def _report(fn: Function, op: Op, kind: str, what: str) -> None:
     name = op.result.name if op.name == "load" else op.operands[1].name
-    where = op.loc.short() if op.loc else "?"
-    fn.attrs.setdefault("report", []).append(
-        Record(kind, f"{op.name} {name or 'of a tile'} at {where}: {what}", where))
+    where = op.place
+    fn.say(kind, f"{op.name} {name or 'of a tile'} at {where}: {what}", where)
 
 
 @dataclass
@@ -177,10 +175,9 @@ class _Raising:
 
     def access(self, op: Op, mask: Value | None) -> _Plan | str:
         """The dimensions of an access."""
-        t = op.operands[0].type
-        assert isinstance(t, Tile)
+        t = op.operands[0].tile
         at = self.forms.address(op.operands[0])
-        elem = op.result.type.elem if op.name == "load" else op.operands[1].type.elem  # type: ignore[union-attr]
+        elem = op.result.tile.elem if op.name == "load" else op.operands[1].tile.elem
         if at is None:
             return "its addresses are not an argument plus multiples of strides"
         if not isinstance(elem, DType) or elem.kind == "bool":
@@ -349,8 +346,7 @@ class _Raising:
     # -- rewriting --------------------------------------------------------------------------------------------
     def rewrite(self, op: Op, plan: _Plan) -> None:
         """Put the descriptor's access in place of the pointers'."""
-        block = op.parent
-        assert block is not None
+        block = op.block
         checked = {v: check(self.fn, v, op) for v in plan.checks}
         self.checked |= bool(checked)
         top = Block()
@@ -363,7 +359,7 @@ class _Raising:
                 size = b("minimum", size, other)
             sizes.append(size)
             strides.append(build(b, a.stride, int64))
-        elem = op.result.type.elem if op.name == "load" else op.operands[1].type.elem  # type: ignore[union-attr]
+        elem = op.result.tile.elem if op.name == "load" else op.operands[1].tile.elem
         desc = b("make_desc", plan.base, *sizes, *strides, block_shape=tuple(a.box for a in plan.axes), padding="zero")
         desc.name = plan.base.name
         self._insert(self.fn.body, 0, top)

@@ -19,7 +19,6 @@ from __future__ import annotations
 from tilejit.errors import ClusterError, CompilationError
 from tilejit.ir import Builder, Function, Op, Value, const_of, divides_k, erase, product_warps, replace, uses, walk
 from tilejit.ir.numeric import PARTS
-from tilejit.ir.report import Record
 from tilejit.ir.target import product_unit, target_of
 from tilejit.ir.types import DTYPES, DType, Tile, bf16, fp32, int32
 
@@ -32,14 +31,13 @@ def legalise(fn: Function) -> Function:
     if fn.attrs.get("enable_fp_fusion", True) and not divides_k(fn):
         _accumulate(fn)
     for op in [op for op in walk(fn.body) if op.name == "dot"]:
-        assert op.parent is not None
-        at = op.parent.ops.index(op)
-        b = Builder(op.parent, at, op.loc)
+        at = op.block.ops.index(op)
+        b = Builder(op.block, at, op.loc)
         result = _product(fn, op, b)
         if result is not op.result:
             result.name = result.name or op.result.name
             replace(fn.body, {op.result: result})
-            op.parent.ops.remove(op)
+            op.block.ops.remove(op)
     return fn
 
 
@@ -153,8 +151,7 @@ def _interleaved(b: Builder, v: Value, last: bool) -> Value:
 
 
 def _shape(v: Value) -> tuple[int, ...]:
-    assert isinstance(v.type, Tile)
-    return v.type.shape
+    return v.tile.shape
 
 
 def _elem(v: Value) -> DType:
@@ -185,7 +182,5 @@ def choose_units(fn: Function) -> None:
             raise ClusterError(f"dot: num_ctas={ctas} needs wgmma, which does not divide a {c.type} and a K of {k} "
                                    f"over {warps} warps", op.loc)
         if sums > MOST_SUMS:
-            where = op.loc.short() if op.loc else "?"
-            fn.attrs.setdefault("report", []).append(Record(
-                "local_memory", f"dot at {where}: {c.type} takes {sums} registers a thread, some of which are kept in "
-                f"local memory: use more warps than {warps} or a smaller tile", where, registers=sums))
+            fn.say("local_memory", f"dot at {op.place}: {c.type} takes {sums} registers a thread, some of which are "
+                   f"kept in local memory: use more warps than {warps} or a smaller tile", op.place, registers=sums)

@@ -16,7 +16,6 @@ from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, total_warps, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
-from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, elem_of, int32
 from tilejit.passes.axis import AxisInfo, analyse
@@ -51,29 +50,23 @@ def find_rows(fn: Function) -> Function:
         if not kept and _is_few(fn, load, loops):
             continue
         if kept and t.shape[0] >= LEAST * 32 * total_warps(fn) and (room := room - t.numel * elem_of(t).bits // 8) < 0:
-            where = load.loc.short() if load.loc else "?"
-            fn.attrs.setdefault("report", []).append(Record(
-                "in_registers", f"load {load.result.name or 'of a row'} at {where}: held in registers, there is no "
-                "shared memory for it", where, bytes=t.numel * elem_of(t).bits // 8, size=t.numel))
+            fn.say("in_registers", f"load {load.result.name or 'of a row'} at {load.place}: held in registers, there "
+                   "is no shared memory for it", load.place, bytes=t.numel * elem_of(t).bits // 8, size=t.numel)
             continue
         new = Block()
         row = _Row(fn, load, facts, Builder(new, loc=load.loc), kept and _in_strips(load, table))
         problem = row.problem()
         if kept and t.shape[0] < LEAST * 32 * total_warps(fn):
             if not problem and (row.unaligned or row.ends or _meets_twice(load, table)):
-                where = load.loc.short() if load.loc else "?"
                 how = "element by element, as the row may begin anywhere" if row.unaligned else "held in registers"
-                fn.attrs.setdefault("report", []).append(Record(
-                    "few_elements", f"load {load.result.name or 'of a row'} at {where}: {how}", where, size=t.shape[0],
-                    bytes=t.numel * elem_of(t).bits // 8, anywhere=row.unaligned))
+                fn.say("few_elements", f"load {load.result.name or 'of a row'} at {load.place}: {how}", load.place,
+                       size=t.shape[0], bytes=t.numel * elem_of(t).bits // 8, anywhere=row.unaligned)
                 fn.attrs.pop("mergeable", None)         # programs that copy rows as a whole stay as they are
             continue
         if problem:
             if problem != _NO_ROW:
-                where = load.loc.short() if load.loc else "?"
-                fn.attrs.setdefault("report", []).append(Record(
-                    "no_bulk_copy", f"load {load.result.name or 'of a row'} at {where}: no bulk copy, {problem}",
-                    where))
+                    fn.say("no_bulk_copy", f"load {load.result.name or 'of a row'} at {load.place}: no bulk copy, "
+                       f"{problem}", load.place)
             continue
         at = block.ops.index(load)
         for op in new.ops:
@@ -99,7 +92,7 @@ def _is_few(fn: Function, load: Op, loops: set[Op]) -> bool:
 def _is_read_again(fn: Function, load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
     """Whether a load outside of loops is of a row that is reduced and needed again behind that, and is so wide that it
     is better kept in shared memory meanwhile (`schedule/strips.py`)."""
-    size = load.result.type.shape[0]  # type: ignore[union-attr]
+    size = load.result.tile.shape[0]
     if load.parent is not fn.body or size < LEAST_UNEVEN * 32 * total_warps(fn):
         return False
     of_row = _follow([load.result], table)
@@ -165,11 +158,11 @@ class _Row:
         self.ends = False                    # it may end before its tile does
         self.firsts: dict[Value, Value] = {}
         self.result = load.result
-        self.size: int = load.result.type.shape[0]  # type: ignore[union-attr]
+        self.size: int = load.result.tile.shape[0]
 
     def problem(self) -> str:
         """Why the load stays a load; empty if `result` replaces it."""
-        load, elem = self.load, self.load.result.type.elem  # type: ignore[union-attr]
+        load, elem = self.load, self.load.result.tile.elem
         info = self.facts[load.operands[0]]
         if info.contiguity[0] < self.size or is_volatile(load):
             return _NO_ROW

@@ -60,10 +60,9 @@ def _behind(block: Block, loop: Op) -> bool:
     def copy(v: Value) -> None:
         if v in made or not able(v):
             return
-        assert isinstance(v.op, Op)
-        for x in v.op.operands:
+        for x in v.maker.operands:
             copy(x)
-        new = clone_op(v.op, made)
+        new = clone_op(v.maker, made)
         new.parent = block
         out.append(new)
 
@@ -80,4 +79,4 @@ def _behind(block: Block, loop: Op) -> bool:
 
 def _leaves(v: Value, able: Callable[[Value], bool]) -> set[Value]:
     """What a value is computed from by cheap ops before the loop."""
-    return {x for x in reached([v], lambda x: x.op.operands if able(x) else ()) if not able(x)}  # type: ignore[union-attr]
+    return {x for x in reached([v], lambda x: x.maker.operands if able(x) else ()) if not able(x)}

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilejit.ir.core import Builder, Function, Op, Value, clone_op, const_of, listed, replace, total_warps, walk
-from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, Type, elem_of, int64, shape_of
 from tilejit.passes.affine import Forms, Poly, build, inside, number
 from tilejit.passes.simplify import simplify
@@ -136,8 +135,7 @@ class _Masks:
     # -- writing --------------------------------------------------------------------------------------------
     def _write(self, limits: list[Limit], known: dict[Op, bool], step: int) -> None:
         loop = self.loop
-        block = loop.parent
-        assert block is not None
+        block = loop.block
         b = Builder(block, block.ops.index(loop), loc=loop.loc)
         lo, hi, by = loop.operands[:3]
         t = self._wide(limits)
@@ -182,17 +180,15 @@ class _Masks:
         """Comparisons whose elements are all known become constants."""
         made = {}
         for op, value in known.items():
-            assert op.parent is not None
-            made[op.result] = Builder(op.parent, op.parent.ops.index(op), op.loc).const(value, op.result.type)
+            made[op.result] = Builder(op.block, op.block.ops.index(op), op.loc).const(value, op.result.type)
         replace(loop.regions[0], made)
 
     def _say(self, parts: list[tuple[Value, Value, bool]], known: dict[Op, bool]) -> None:
-        where = self.loop.loc.short() if self.loop.loc else "?"
+        where = self.loop.place
         lines = ", ".join(dict.fromkeys(op.loc.short() for op in known if op.loc))
         which = {1: "all", 2: "the first" if parts[0][2] else "the last", 3: "the middle"}[len(parts)]
-        self.fn.attrs.setdefault("report", []).append(Record(
-            "split_masks", f"loop at {where}: {which} iterations, in which masks ({lines}) hide nothing, go without "
-            "them", where, parts=len(parts)))
+        self.fn.say("split_masks", f"loop at {where}: {which} iterations, in which masks ({lines}) hide nothing, go "
+                    "without them", where, parts=len(parts))
 
     def _wide(self, limits: list[Limit]) -> DType:
         """The type of an integer that has room for all that bounds are computed from."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, total_warps, uses, walk
 from tilejit.ir.dead import drop_dead
-from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, int32
 from tilejit.passes.axis import analyse
 from tilejit.passes.chunks import ELEMENTS, REGISTERS, Group, loaded, loads_of
@@ -72,13 +71,13 @@ class _Totals(Group):
         body = loop.regions[0]
         self.adds = [body.terminator.operands[i].op for i in which]
         self.carried = [body.args[1 + i] for i in which]
-        shape = self.carried[0].type.shape  # type: ignore[union-attr]
+        shape = self.carried[0].tile.shape
         self.count = shape[0] // (ELEMENTS * threads)
-        self.alike = all(a.type.shape == shape for a in self.carried)  # type: ignore[union-attr]
+        self.alike = all(a.tile.shape == shape for a in self.carried)
 
     def write(self) -> bool:
         """Put the smaller tiles in; whether that could be done."""
-        body, where = self.block, self.adds[0].loc.short() if self.adds[0].loc else "?"  # type: ignore[union-attr]
+        body, where = self.block, self.adds[0].place  # type: ignore[union-attr]
         if self.count < 2 or not self.alike or any("write" in op.define.effects for op in walk(body)):
             return False
         if any(self.need(v, 0) for op in self.adds for v in op.operands if v not in self.carried):  # type: ignore[union-attr]
@@ -87,7 +86,7 @@ class _Totals(Group):
         inside = {*self.members, *self.adds}
         if any(op.define.effects and user not in inside for op in self.members for user, _ in table[op.result]):
             return False
-        small = [Tile((a.type.shape[0] // self.count,), a.type.elem) for a in self.carried]  # type: ignore[union-attr]
+        small = [Tile((a.tile.shape[0] // self.count,), a.tile.elem) for a in self.carried]
         region = Block([int32, *small], ["chunk", *(a.name for a in self.carried)])
         inner = Builder(region)
         parts = self.parts(region.args[0], inner)
@@ -105,16 +104,14 @@ class _Totals(Group):
         for i, total in zip(self.which, totals):
             body.terminator.operands[i] = total
         body.ops = [op for op in body.ops if op not in self.adds]
-        self.fn.attrs.setdefault("report", []).append(Record(
-            "totals", f"sums at {where}: in {self.count} chunks, whose elements have registers", where,
-            chunks=self.count))
+        self.fn.say("totals", f"sums at {where}: in {self.count} chunks, whose elements have registers", where,
+                    chunks=self.count)
         return True
 
     def retype(self, small: list[Tile]) -> None:
         """The loop carries the smaller tiles, from the same beginning."""
         loop = self.loop_op
-        assert loop.parent is not None
-        b = Builder(loop.parent, loop.parent.ops.index(loop), loop.loc)
+        b = Builder(loop.block, loop.block.ops.index(loop), loop.loc)
         for i, t in zip(self.which, small):
             loop.operands[3 + i] = b.const(const_of(loop.operands[3 + i]), t)
             loop.regions[0].args[1 + i].type = loop.results[i].type = t

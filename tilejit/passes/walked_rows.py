@@ -54,7 +54,7 @@ def whole_rows(fn: Function) -> Function:
     for (end, step), loops in groups.items():
         if len(loops) < 2 or not any(x.name == "load" for op in loops for x in op.regions[0].ops):
             continue
-        where = loops[0].loc.short() if loops[0].loc else "?"
+        where = loops[0].place
         size = max(bounds[end], step)
         try:
             _Row(fn, loops, end, step, size).write()
@@ -112,8 +112,7 @@ class _Row:
 
     def _init(self, total: Value) -> Value:
         """What a loop's sum starts from."""
-        assert isinstance(total.op, Op)
-        return total.op.operands[3 + total.op.results.index(total)]
+        return total.maker.operands[3 + total.maker.results.index(total)]
 
     def _check_memory(self) -> None:
         stores = [op for op in walk(self.fn.body) if "write" in op.define.effects]

@@ -36,8 +36,7 @@ class Writing:
 
     def why_not(self, desc: Value, made: Op) -> str | None:
         """Why a descriptor is better not written by the program, or must not be."""
-        t = desc.type
-        assert isinstance(t, Desc)
+        t = desc.desc
         around = set(enclosing(made))
         users = [op for op, _ in self.uses.get(desc, ()) if "tma" in op.define.traits]
         if not users or carried(made) is None and not any(_only_tma(op) or any(
@@ -104,6 +103,5 @@ def _only_tma(op: Op) -> bool:
     """Whether an atomic is one that pointers have not: of less than 32 bits, but additions of 16-bit floats."""
     if op.name != "desc_atomic":
         return False
-    t = op.operands[0].type
-    assert isinstance(t, Desc)
+    t = op.operands[0].desc
     return t.elem.bits < 32 and op.attrs["kind"] != "add"

@@ -61,13 +61,12 @@ def _cluster_share(e: Emitter, op: Op) -> None:
 def _strip_copies(e: Emitter, op: Op) -> None:
     """Strip i of the CTA lies i rounds of all CTAs' strips behind its first one."""
     p, (ring, slot, barrier, base, size) = e.p, op.operands
-    assert isinstance(ring.type, Buffer)
-    elem, ctas = ring.type.elem.bytes, op.attrs["ctas"]
+    elem, ctas = ring.buffer.elem.bytes, op.attrs["ctas"]
     strip = op.attrs["strip"] * elem
     first = p.new("b64", "mad.wide.u32", e.rank, strip, e.scalar(base))
     there, where = slot_address(e, ring, e.scalar(slot)), barrier_address(e, barrier, slot)
     hint, policy = cache_hint(e, op)
-    for i in range(ring.type.slot_bytes // strip):
+    for i in range(ring.buffer.slot_bytes // strip):
         left = p.new("b32", "sub.s32", e.scalar(size), i * strip)
         some = p.new("pred", "setp.gt.s32", left, 0)
         p(BULK + hint, f"[{there}+{i * strip}]", f"[{first}+{i * strip * ctas}]", p.new("b32", "min.s32", left, strip),
@@ -114,9 +113,8 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
 
     f and l: where the whole 16 bytes of the row begin and end, in bytes from its start."""
     p, (ring, slot, barrier, base, size) = e.p, op.operands
-    assert isinstance(ring.type, Buffer)
-    elem, ctas = ring.type.elem, op.attrs.get("ctas", 1)
-    strip = op.attrs["strip"] * elem.bytes if ctas > 1 else ring.type.slot_bytes - 16
+    elem, ctas = ring.buffer.elem, op.attrs.get("ctas", 1)
+    strip = op.attrs["strip"] * elem.bytes if ctas > 1 else ring.buffer.slot_bytes - 16
     start, n, where = e.scalar(base), e.scalar(size), barrier_address(e, barrier, slot)
     if isinstance(size.op, Op) and size.op.name == "const":
         n = p.new("b32", "mov.b32", n)
@@ -130,7 +128,7 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
         _copy_by_warp(e, op, (start, n, shift, f, last, there, where))
         return
     hint, policy = cache_hint(e, op)
-    for i in range(ring.type.slot_bytes // (strip + 16)):
+    for i in range(ring.buffer.slot_bytes // (strip + 16)):
         first = p.new("b32", "mad.lo.s32", e.rank, strip, i * ctas * strip) if ctas > 1 else \
             p.new("b32", "mov.b32", i * strip)
         end = p.new("b32", "min.s32", p.new("b32", "add.s32", first, strip), n)
@@ -225,8 +223,7 @@ def _row_put(e: Emitter, op: Op) -> None:
 
     f and last: as of `_unaligned_copy`."""
     p, role, (view, base, limit) = e.p, e.role, op.operands
-    assert isinstance(view.type, Buffer)
-    size = view.type.elem.bytes
+    size = view.buffer.elem.bytes
     start, there, shift, unit = e.scalar(base), e.views[view], e.shifts[view], 16 // size
     n = p.new("b32", "mul.lo.u32", e.scalar(limit), size)
     p("fence.proxy.async.shared::cta")
@@ -270,7 +267,7 @@ def _behind(e: Emitter, start: str, offset: str) -> str:
 def _put_element(e: Emitter, op: Op, at: str, pred: str | None) -> None:
     """Store the element that lies `at` bytes behind a row's first one."""
     view, base, _ = op.operands
-    bits = view.type.elem.bits  # type: ignore[union-attr]
+    bits = view.buffer.elem.bits
     kind, value = f"b{bits}" if bits > 8 else "u8", e.p.reg("b16" if bits < 32 else f"b{bits}")
     e.p(f"ld.shared.{kind}", value, f"[{e.p.new('b32', 'add.s32', e.views[view], at)}]", pred=pred)
     e.p(f"st.global.{kind}", f"[{_behind(e, e.scalar(base), at)}]", value, pred=pred)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.ir import Op, Value
-from tilejit.ir.types import Buffer, DType, Tile
+from tilejit.ir.types import DType, Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked
 from tilejit.ptx.emit import Emitter, emits
@@ -89,10 +89,10 @@ def _block(e: Emitter, layout: LinearLayout, size: int, base: Value, dims: list[
     regs = [e.scalar(v) for v in dims]
 
     def narrow(v: Value, reg: str) -> str:
-        return reg if v.type.bits == 32 else p.new("b32", "cvt.u32.u64", reg)  # type: ignore[union-attr]
+        return reg if v.dtype.bits == 32 else p.new("b32", "cvt.u32.u64", reg)
 
     def wide(v: Value, reg: str) -> str:
-        return reg if v.type.bits == 64 else p.new("b64", "cvt.s64.s32", reg)  # type: ignore[union-attr]
+        return reg if v.dtype.bits == 64 else p.new("b64", "cvt.s64.s32", reg)
 
     return Block(e, layout, size, e.scalar(base), [narrow(v, r) for v, r in zip(dims[:rank], regs)],
                  [wide(v, r) for v, r in zip(dims[rank:2 * rank], regs[rank:])],
@@ -103,8 +103,7 @@ def _block(e: Emitter, layout: LinearLayout, size: int, base: Value, dims: list[
 def _block_copy(e: Emitter, op: Op) -> None:
     """One cp.async a piece; rows of the block outside the tensor become zeros."""
     ring, slot, base, *dims = op.operands
-    buffer = ring.type
-    assert isinstance(buffer, Buffer)
+    buffer = ring.buffer
     size, shape = buffer.elem.bytes, tuple(op.attrs["block"])
     vec = 16 // size
     layout = blocked(buffer.shape, e.role.warps, vec)

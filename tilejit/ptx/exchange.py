@@ -132,7 +132,7 @@ def _hand_over(e: Emitter, parts: Parts, m: _Meeting, rnd: int, regs: list[str],
 def _sum(e: Emitter, op: Op, parts: Parts, m: _Meeting, rnd: int, phases: tuple[str, str]) -> list[str]:
     """Wait for the shares of all CTAs, add them pairwise in the order of the CTAs, give the slot back."""
     p, slot = e.p, rnd % m.slots
-    elem = op.result.type.elem  # type: ignore[union-attr]
+    elem = op.result.tile.elem
     cls = reg_class(elem)
     add = "add.f32" if cls == "f32" else "add.s32"
     m.wait_full(e, slot, phases[rnd // m.slots % 2])

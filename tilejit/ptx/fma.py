@@ -23,11 +23,10 @@ def _dot_fma(e: Emitter, op: Op) -> None:
     bases = [base]
     e.sync()
     for v, buffer in zip(op.operands, fma_buffers(op)):
-        tile = v.type
-        assert isinstance(tile, Tile) and tile.layout is not None
+        tile, layout = v.tile, v.layout
         regs = e.get(v)
-        for a in accesses(e, tile.layout, buffer, bases[-1]):
-            store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, e.owner(tile.layout))
+        for a in accesses(e, layout, buffer, bases[-1]):
+            store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, e.owner(layout))
         bases.append(p.new("b32", "add.u32", bases[-1], -(-buffer.slot_bytes // 16) * 16))
     e.sync()
     sides = [_Side(e, t.layout, buffer, at, i) for i, (buffer, at) in enumerate(zip(fma_buffers(op), bases))]
@@ -35,7 +34,7 @@ def _dot_fma(e: Emitter, op: Op) -> None:
     acc = e.fresh(t)
     for d, s in zip(acc, e.get(op.operands[2])):
         p(f"mov.{cls}", d, s)
-    depth = op.operands[0].type.shape[-1]                          # type: ignore[union-attr]
+    depth = op.operands[0].tile.shape[-1]
     step = depth
     while step > 1 and step * len(acc) > MOST_UNROLLED:
         step //= 2

@@ -117,8 +117,7 @@ def expr_of(v: Value) -> Expr:
 
 def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...], str]:
     """Base argument, shape, strides (host expressions) and padding of a descriptor value."""
-    t = desc.type
-    assert isinstance(t, Desc)
+    t = desc.desc
     rank = len(t.block_shape)
     if isinstance(desc.op, Op):
         base, *dims = desc.op.operands
@@ -142,8 +141,7 @@ def tensor_map(e: Emitter, op: Op) -> str:
         return written_map(e, op)
     buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
-    assert isinstance(desc.type, Desc)
-    param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer), desc.type.elem.name, buffer.swizzle,
+    param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer), desc.desc.elem.name, buffer.swizzle,
                            fill, isinstance(desc.op, Op), "write" in op.define.effects)
     if param not in e.maps:
         name = e.param(param)
@@ -156,7 +154,7 @@ def desc_query(e: Emitter, op: Op) -> None:
     """Base, size or stride of a descriptor argument, as a parameter of its own."""
     desc = op.operands[0]
     if isinstance(desc.op, Op):
-        rank = len(desc.type.block_shape)  # type: ignore[union-attr]
+        rank = len(desc.desc.block_shape)
         index = {"desc_base": 0, "desc_shape": 1, "desc_stride": 1 + rank}[op.name] + op.attrs.get("dim", 0)
         e.aliases[op.result] = desc.op.operands[index]
     elif op.name == "desc_base":
@@ -174,7 +172,7 @@ def _desc_query(e: Emitter, op: Op) -> None:
         source = e.aliases[op.result]
         regs = e.get(source)
         if isinstance(source.type, DType) and source.type != op.result.type:
-            regs = [e.p.new("b64", "cvt.s64.s32", regs[0]) if op.result.type.bits == 64  # type: ignore[union-attr]
+            regs = [e.p.new("b64", "cvt.s64.s32", regs[0]) if op.result.dtype.bits == 64
                     else e.p.new("b32", "cvt.u32.u64", regs[0])]
         e.set(op.result, regs)
 

@@ -19,8 +19,7 @@ def _dot(e: Emitter, op: Op) -> None:
     """One mma.sync per (k step, 16 rows, 8 columns). Products of one k step go to different accumulators, so they
     need not wait for each other. K shorter than a step is filled up with zeros."""
     va, vb, acc = op.operands
-    tc = acc.type
-    assert isinstance(tc, Tile)
+    tc = acc.tile
     assert tc.layout is not None and isinstance(tc.elem, DType)
     elems = [v.type.elem for v in (va, vb)]                       # type: ignore[union-attr]
     pack = max(1, 4 // elems[0].bytes)

@@ -52,8 +52,7 @@ def source_layout(op: Op) -> LinearLayout:
 
 def repeated(op: Op) -> tuple[int, ...]:
     """For each register of a broadcast's result, that of its operand which it repeats."""
-    t = op.operands[0].type
-    assert isinstance(t, Tile)
+    t = op.operands[0].tile
     source, dst = layout_of(t), layout_of(op.result.type)
     found = _repeated(source, t.shape, dst)
     if found is None:

@@ -67,8 +67,7 @@ def _reduce(e: Emitter, op: Op) -> None:
     for i, basis in enumerate(layout.bases_of("lane")):
         if basis[axis]:
             columns = _across_lanes(e, op, columns, i)
-    first = op.operands[0].type
-    assert isinstance(first, Tile)
+    first = op.operands[0].tile
     bits = warp_bits(first, axis, op.attrs.get("ctas", 1))
     if bits:
         columns = _across_warps(e, op, columns, bits)
@@ -122,9 +121,8 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
     hold copies one writes. Of 32 warps' each lane reads one, and lanes fold them: 16 bytes for all lanes take four
     cycles, though they are the same."""
     p = e.p
-    t = op.operands[0].type
-    assert isinstance(t, Tile) and t.layout is not None
-    warps, count, low = t.layout.in_size("warp"), len(columns), copies_beside(t, op.attrs["axis"])
+    t, layout = op.operands[0].tile, op.operands[0].layout
+    warps, count, low = layout.in_size("warp"), len(columns), copies_beside(t, op.attrs["axis"])
     lanes, lane, writes = 32 >> low, e.role.lane, None
     if low:
         lane = p.new("b32", "shr.u32", e.role.lane, low)
@@ -133,13 +131,12 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
     offset = op.attrs["scratch"]
     starts = []
     for i, v in enumerate(op.operands):
-        assert isinstance(v.type, Tile)
-        size = element_bytes(v.type)
+        size = element_bytes(v.tile)
         starts.append((offset, size))
         row = p.new("b32", "mad.lo.u32", e.role.warp, lanes * count, lane)
         base = p.new("b32", "mad.lo.u32", row, size, e.private)
         for c, regs in enumerate(columns):
-            store_shared(e, v.type.elem, [regs[i]], f"[{base}+{offset + lanes * c * size}]", writes)
+            store_shared(e, v.tile.elem, [regs[i]], f"[{base}+{offset + lanes * c * size}]", writes)
         offset += -(-count * lanes * warps * size // 16) * 16
     e.sync()
     keep = ~sum(1 << b for b in bits) & (warps - 1)

@@ -153,8 +153,7 @@ def _addresses(e: Emitter, op: Op, place: tuple[str, str], shape: tuple[int, int
     (lane, warp), (rows, count, warps) = place, shape
     out, offset = [], op.attrs["scratch"]
     for v in op.operands:
-        assert isinstance(v.type, Tile)
-        size = element_bytes(v.type)
+        size = element_bytes(v.tile)
         vec = gcd(16 // size, count)
         at = e.p.new("b32", "mad.lo.u32", warp, 32 * rows * count // vec, lane)
         out.append((e.p.new("b32", "mad.lo.u32", at, vec * size, e.private), offset, vec))
@@ -166,20 +165,18 @@ def _write_totals(e: Emitter, op: Op, addresses: list[tuple[str, int, int]], tot
                   pred: str | None) -> None:
     """Write a thread's totals to scratch, if `pred`."""
     for i, (v, (at, offset, vec)) in enumerate(zip(op.operands, addresses)):
-        assert isinstance(v.type, Tile)
         for k in range(0, len(totals), vec):
-            place = f"[{at}+{offset + 32 * k * element_bytes(v.type)}]"
-            store_shared(e, v.type.elem, [x[i] for x in totals[k:k + vec]], place, pred)
+            place = f"[{at}+{offset + 32 * k * element_bytes(v.tile)}]"
+            store_shared(e, v.tile.elem, [x[i] for x in totals[k:k + vec]], place, pred)
 
 
 def _read_totals(e: Emitter, op: Op, addresses: list[tuple[str, int, int]], count: int, row: int) -> list[list[str]]:
     """The `count` totals of a row."""
     found: list[list[str]] = []
     for v, (at, offset, vec) in zip(op.operands, addresses):
-        assert isinstance(v.type, Tile)
         found.append([])
         for k in range(row * count, (row + 1) * count, vec):
-            regs = [r for _ in range(vec) for r in e.fresh(v.type.elem)]
-            load_shared(e, v.type.elem, regs, f"[{at}+{offset + 32 * k * element_bytes(v.type)}]")
+            regs = [r for _ in range(vec) for r in e.fresh(v.tile.elem)]
+            load_shared(e, v.tile.elem, regs, f"[{at}+{offset + 32 * k * element_bytes(v.tile)}]")
             found[-1] += regs
     return [list(x) for x in zip(*found)]

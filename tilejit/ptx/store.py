@@ -70,7 +70,7 @@ def _stage_pieces(e: Emitter, op: Op) -> None:
     base, first = slot_address(e, ring, "0"), e.smem
     if stripes > 1:
         base = p.new("b32", "mad.lo.u32", e.scalar(stream), slots * buffer.slot_stride, base)
-    if full.type.slots > slots:                              # type: ignore[union-attr]
+    if full.barrier.slots > slots:
         first = p.new("b32", "mad.lo.u32", e.scalar(stream), 8 * slots, e.smem)
     held = by_pieces(tile.layout, op.attrs["size"], op.attrs["axis"])
     even = e.scalar(parity)

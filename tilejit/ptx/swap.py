@@ -101,8 +101,7 @@ def _whole(t: Tile) -> bool:
 
 
 def _tile(op: Op) -> Tile:
-    t = op.operands[0].type
-    assert isinstance(t, Tile)
+    t = op.operands[0].tile
     return t
 
 

@@ -258,7 +258,7 @@ def _replace(e: Emitter, op: Op, forms: list[Form], mine: str) -> None:
 
 def _narrow(e: Emitter, v: Value, register: str) -> str:
     """A size in 32 bits."""
-    if v.type.bits == 32:  # type: ignore[union-attr]
+    if v.dtype.bits == 32:
         return register
     return e.p.new("b32", "cvt.u32.u64", e.p.new("b64", "min.s64", register, 2 ** 31 - 1))
 

@@ -6,7 +6,7 @@ from math import prod
 
 from tilejit.errors import ClusterError
 from tilejit.ir import Op, Value
-from tilejit.ir.types import Barrier, Buffer, Desc, Tile
+from tilejit.ir.types import Barrier, Buffer, Tile
 from tilejit.layout.clusters import in_tile, own_strips, strip
 from tilejit.layout.shared import boxed, slot_offset, slot_rows, span_elements
 from tilejit.ptx.arith import literal
@@ -36,11 +36,10 @@ def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
     """The same bytes with the dimensions of the descriptor's block, of which the tile may have merged the first.
 
     Where those are 1 the buffer may hold some of the block's rows only: a CTA's, or a warpgroup's."""
-    assert isinstance(desc.type, Desc)
-    rank = len(desc.type.block_shape)
+    rank = len(desc.desc.block_shape)
     if rank == len(buffer.shape):
         return buffer
-    ahead, (first, *merged, _) = desc.type.ahead_of(len(buffer.shape)), desc.type.block_shape
+    ahead, (first, *merged, _) = desc.desc.ahead_of(len(buffer.shape)), desc.desc.block_shape
     # Of merged dimensions CTAs divide the first.
     shape = (first * buffer.shape[0] // prod((first, *merged)), *merged, buffer.shape[-1]) if ahead is None \
         else (*(1,) * ahead, *buffer.shape)
@@ -54,10 +53,9 @@ def slowest(buffer: Buffer) -> int:
 
 def block_dim(desc: Value, buffer: Buffer, dim: int) -> int:
     """The dimension of the descriptor's block that is dimension `dim` of a tile, or of a part of one, in a buffer."""
-    assert isinstance(desc.type, Desc)
-    if dim == 0 and desc.type.ahead_of(len(buffer.shape)) is None:
+    if dim == 0 and desc.desc.ahead_of(len(buffer.shape)) is None:
         return 0
-    return dim + len(desc.type.block_shape) - len(buffer.shape)
+    return dim + len(desc.desc.block_shape) - len(buffer.shape)
 
 
 def copied(buffer: Buffer, op: Op) -> Buffer:
@@ -190,11 +188,10 @@ def _arrive_everywhere(e: Emitter, op: Op, thread: str, pred: str | None) -> Non
     if pred:
         some = p.new("pred", "and.pred", some, pred)
     barrier, slot = op.operands[:2]
-    assert isinstance(barrier.op, Op)
     here = p.new("b32", "mad.lo.u32", e.scalar(slot), 8, e.smem)
     there = p.reg("b32")
     p("mapa.shared::cluster.u32", there, here, thread, pred=some)
-    p("mbarrier.arrive.shared::cluster.b64", "_", f"[{there}+{barrier.op.attrs['offset']}]", pred=some)
+    p("mbarrier.arrive.shared::cluster.b64", "_", f"[{there}+{barrier.maker.attrs['offset']}]", pred=some)
 
 
 @emits("mbar_expect")
@@ -271,9 +268,7 @@ def _view_trans(e: Emitter, op: Op) -> None:
 @emits("strip")
 def _strip(e: Emitter, op: Op) -> None:
     view, i = op.operands
-    assert isinstance(view.type, Buffer)
-    part = op.result.type
-    assert isinstance(part, Buffer)
+    part = op.result.buffer
     room, shift = part.slot_bytes, e.shifts.get(view)
     if shift is not None:
         e.shifts[op.result] = shift
@@ -289,7 +284,7 @@ def _strip(e: Emitter, op: Op) -> None:
 def _row_shift(e: Emitter, op: Op) -> None:
     view, p = op.operands[0], e.p
     before = p.new("b32", "and.b32", e.shifts[view], op.attrs["unit"] - 1)
-    e.set(op.result, [p.new("b32", "shr.u32", before, view.type.elem.bytes.bit_length() - 1)])  # type: ignore[union-attr]
+    e.set(op.result, [p.new("b32", "shr.u32", before, view.buffer.elem.bytes.bit_length() - 1)])
 
 
 @emits("row_view")
@@ -310,7 +305,7 @@ def _local_load(e: Emitter, op: Op) -> None:
     if shift is None and len(op.operands) == 1 and layout is tile.layout and not apart:
         e.set(op.result, load_tile(e, tile, view.type, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
         return
-    if shift is not None and ctas > 1 and view.op.name != "strip":  # type: ignore[union-attr]
+    if shift is not None and ctas > 1 and view.maker.name != "strip":
         raise ClusterError("an unaligned row of a cluster is read in strips only", op.loc)
     regs, base, most = e.fresh(tile), e.views[view], 16
     if shift is not None and layout.contiguous_registers(0) * size < 16:

@@ -29,7 +29,7 @@ def in_pairs(e: Emitter, v: Value) -> bool:
     if not isinstance(op, Op) or op.name != "local_load":
         return False
     assert isinstance(t, Tile) and t.layout is not None
-    axis = op.operands[0].type.order[0]  # type: ignore[union-attr]
+    axis = op.operands[0].buffer.order[0]
     pair = tuple(int(d == axis) for d in range(len(t.shape)))
     users = [user for user, _ in e.uses.get(v, ())]
     return (bool(users) and pair in t.layout.bases_of("register")[:1] and t.layout.canonical() == t.layout

@@ -9,7 +9,6 @@ from __future__ import annotations
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, listed
 from tilejit.ir.dead import drop_dead
-from tilejit.ir.report import Record
 from tilejit.schedule.allocate import check_size
 from tilejit.schedule.annotate import annotate
 from tilejit.schedule.fit import Candidate, See, fitted
@@ -41,8 +40,7 @@ def run(fn: Function, see: See | None = None) -> Function:
             return _finished(found)
         problem = "no role of its own loads" if found.fits and found.flows else "there is no shared memory for it"
         fn = copy_function(fn)
-        fn.attrs["report"].append(Record(
-            "no_overlap", f"products and what is between them do not overlap: {problem}"))
+        fn.say("no_overlap", f"products and what is between them do not overlap: {problem}")
         if given is not staged:
             raise CompilationError(f"the stages that were given cannot be: {problem}", fn.loc)
     else:

@@ -16,9 +16,8 @@ from __future__ import annotations
 from tilejit.ir import Block, Function, Op, listed
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.registers import peak
-from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
-from tilejit.schedule.loads import kind_of, place, reads_slot
+from tilejit.schedule.loads import kind_of, reads_slot
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.products_ahead import find_products_ahead, may_issue_ahead
 from tilejit.schedule.registers import Shares, register_split, room
@@ -42,21 +41,21 @@ def annotate(fn: Function) -> Function:
     if not dependent and not may_issue_ahead(fn):
         return fn
     new = copy_function(fn)
-    report, rings = new.attrs["report"], dict[str, tuple]()
+    rings: dict[str, tuple] = {}
     found = [(loop, times) for loop in listed(new.body) if loop.name == "for" and dependent
              for times in [_times(loop)] if times is not None]
-    ahead, shares = find_products_ahead(new, report)
+    ahead, shares = find_products_ahead(new)
     for loop, first in ahead.items():
         _ahead(new, loop, first, shares, rings)
     for loop, times in found:
         if overlaps:
-            report.append(_overlap(new, loop, times, rings))
+            _overlap(new, loop, times, rings)
             loop.attrs.update({"joined": True} if groups < JOINED else {})
         if ping_pong:
             loop.attrs["ping_pong"] = groups
-            report.append(Record("ping_pong", f"loop at {place(loop)}: {groups} warpgroups issue its products one "
-                                 "after the other (ping-pong)", place(loop), groups=groups))
-    return new if found or ahead or len(report) > len(fn.attrs["report"]) else fn
+            new.say("ping_pong", f"loop at {loop.place}: {groups} warpgroups issue its products one after the other "
+                    "(ping-pong)", loop.place, groups=groups)
+    return new if found or ahead or len(new.attrs["report"]) > len(fn.attrs["report"]) else fn
 
 
 def _ahead(new: Function, loop: Op, first: set[Op], shares: Shares, rings: dict[str, tuple]) -> None:
@@ -71,9 +70,8 @@ def _ahead(new: Function, loop: Op, first: set[Op], shares: Shares, rings: dict[
         del loop.attrs["pairs"]
         return
     dot = next(op for op in body if op.name == "dot")
-    new.attrs["report"].append(Record(
-        "products_ahead", f"loop at {place(loop)}: {dot.result.name or 'the product'} of the next iteration is in "
-        "flight while this one's is used (products_ahead)", place(loop)))
+    new.say("products_ahead", f"loop at {loop.place}: {dot.result.name or 'the product'} of the next iteration is in "
+            "flight while this one's is used (products_ahead)", loop.place)
 
 
 def _of_loads_before(loop: Op, first: set[Op]) -> set[Op]:
@@ -92,8 +90,8 @@ def _of_loads_before(loop: Op, first: set[Op]) -> set[Op]:
     return found
 
 
-def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> Record:
-    """Mark a loop with its times if it can be expanded; says what comes of it."""
+def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> None:
+    """Mark a loop with its times if it can be expanded; say what comes of it."""
     problem = _problem(new, loop)
     if not problem:
         mark(loop, times, rings)
@@ -101,13 +99,14 @@ def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: d
         if need <= room(share, "loop") or new.attrs.get("products_ahead"):
             first, second = (", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
                              for s in (0, 1))
-            return Record("overlap", f"loop at {place(loop)}: {first} of the next iteration is in flight with {second} "
-                          f"of this one (2 stages; {need} registers a thread for tiles at once)", place(loop), stages=2,
-                          registers=need, share=share)
+            new.say("overlap", f"loop at {loop.place}: {first} of the next iteration is in flight with {second} of "
+                    f"this one (2 stages; {need} registers a thread for tiles at once)", loop.place, stages=2,
+                    registers=need, share=share)
+            return
         problem = f"{need} registers a thread for tiles at once, {room(share, 'loop')} of {share} are there for them"
         unmark(loop)
-    return Record("no_overlap", f"loop at {place(loop)}: products and what is between them do not overlap: {problem}",
-                  place(loop))
+    new.say("no_overlap", f"loop at {loop.place}: products and what is between them do not overlap: {problem}",
+            loop.place)
 
 
 def _share(fn: Function) -> int:
@@ -201,7 +200,7 @@ def _problem(fn: Function, loop: Op) -> str:
             return f"the second operand of {dot.result.name or 'a product'} goes through shared memory"
     for op in body.ops[:-1]:
         if op.define.regions != "fold" and (op.regions or op.define.effects - {"read"}) and not _only_stores(op, body):
-            return f"{op.name} ({place(op)}) may have to wait for others"
+            return f"{op.name} ({op.place}) may have to wait for others"
         if kind_of(op) not in ("", "tensor"):
             return "the threads that compute also copy"
     return places_problem(body)

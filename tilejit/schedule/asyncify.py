@@ -195,8 +195,7 @@ def _bytes(fill: Op) -> int:
 def _await_late(fill: Op) -> None:
     """Move the await behind a fill, with the names of its slots, to their first reader: what stands between runs while
     the copies arrive. Not past products by wgmma: a wait among them makes the assembler wait for each."""
-    block = fill.parent
-    assert block is not None
+    block = fill.block
     at = block.ops.index(fill) + 1
     end = at + 1 + (block.ops[at + 1].name == "fence_async")
     moved, table = block.ops[at:end], uses(block)
@@ -224,8 +223,7 @@ def _to_registers(load: Op, results: list[Value], b: Builder, c: Context) -> Non
     """Read a slot in the layouts that are asked for."""
     limit = load.operands[1:] if load.name == "row_load" else []
     for result in results:
-        t = result.type
-        assert isinstance(t, Tile)
+        t = result.tile
         if t.layout is None:
             t = t.with_layout(default_blocked(t.shape, c.fn.attrs["num_warps"]))
         fill = {"fill": load.attrs["fill"]} if limit and "fill" in load.attrs else {}

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from tilejit.errors import ClusterError
 from tilejit.ir import Function, Op, divides_k, listed
-from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Desc, Tile, shape_of
 from tilejit.layout.clusters import cta_bases, divided_dim, strip, strip_size
@@ -34,7 +33,7 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
     if ctas == 1:
         return
     by_k, by_columns = divides_k(fn), fn.attrs.get("cluster_split") == "N"
-    ops, report = listed(fn.body), fn.attrs["report"]
+    ops = listed(fn.body)
     problem = _form_problem(fn, rings)
     for op in ops if not problem else ():
         problem = problem or _op_problem(op, ctas, by_k, int(by_columns))
@@ -57,12 +56,11 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
             load.attrs["multicast"] = ctas
         if shared and ring.text not in [other.text for other in rings[:i] if other.text]:
             names = ", ".join(load.result.name for load in shared)
-            report.append(Record("multicast", f"cluster of {ctas} CTAs: {names} by multicast", ring.name, ctas=ctas))
+            fn.say("multicast", f"cluster of {ctas} CTAs: {names} by multicast", ring.name, ctas=ctas)
     if by_k:
-        report.append(Record("divided_k", f"cluster of {ctas} CTAs, which divide K: each has a part of every sum",
-                             ctas=ctas))
+        fn.say("divided_k", f"cluster of {ctas} CTAs, which divide K: each has a part of every sum", ctas=ctas)
     if any(map(of_one_number, ops)):
-        report.append(Record("atomics", "atomics of one number: one CTA does them, and tells the others"))
+        fn.say("atomics", "atomics of one number: one CTA does them, and tells the others")
 
 
 def _divide_row(load: Op, ctas: int) -> None:
@@ -85,12 +83,11 @@ def _form_problem(fn: Function, rings: Sequence[Ring]) -> str:
 def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
     """Why an op cannot be divided between CTAs; empty if it can. They divide dimension `dim` of products, if not K."""
     if op.name == "dot":
-        t = op.result.type
-        assert isinstance(t, Tile) and t.layout is not None
         if any(shared_operand(op.operands[i]) is None for i in (0, 1)):
             return "operands of products must be loaded through descriptors"
-        if not by_k and divided_dim(t.layout, ctas) != dim:
-            return f"a product of {t.shape[0]} rows does not divide: it takes 64 for every warpgroup of every CTA"
+        if not by_k and divided_dim(op.result.layout, ctas) != dim:
+            return (f"a product of {op.result.tile.shape[0]} rows does not divide: it takes 64 for every warpgroup of "
+                    "every CTA")
         return ""
     if op.name == "desc_load" and (why := _merged_problem(op, ctas)):
         return why

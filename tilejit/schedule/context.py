@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tilejit.ir import Block, Builder, Function, Op, Value
-from tilejit.ir.report import Record
 from tilejit.schedule.loads import Uses
 from tilejit.schedule.pieces import Pieces
 
@@ -38,10 +37,6 @@ class Context:
     def piecewise(self) -> set[Op]:
         """Ops that are written where their pieces are needed."""
         return {op for pieces in self.pieces.values() for op in pieces.ops}
-
-    def say(self, record: Record) -> None:
-        """A line of the report."""
-        self.fn.attrs["report"].append(record)
 
     def now(self, v: Value) -> Value:
         """What stands for a value."""

@@ -34,7 +34,7 @@ from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.schedule.cluster import divide
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.fragments import fragment_reads
-from tilejit.schedule.loads import backward_slice, memory_order, place, slice_problem
+from tilejit.schedule.loads import backward_slice, memory_order, slice_problem
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.ping_pong import choose_ping_pong
 from tilejit.schedule.products import chain_of, find_chains
@@ -74,9 +74,8 @@ def decide(fn: Function) -> Function:
     _write_rings(fn, ops, rings)
     for loop in [op for op in ops if op.attrs.get("in_flight")]:
         names = [dot.result.name or "accumulator" for dot in chain_of(loop)]
-        fn.attrs["report"].append(Record(
-            "round_in_flight", f"loop at {place(loop)}: one round of wgmma stays in flight ({', '.join(names)})",
-            place(loop), products=len(names)))
+        fn.say("round_in_flight", f"loop at {loop.place}: one round of wgmma stays in flight ({', '.join(names)})",
+               loop.place, products=len(names))
     return fn
 
 
@@ -128,7 +127,7 @@ def _choose_form(fn: Function, rings: list[Ring]) -> None:
     if not reason:
         fn.attrs.update(groups=1, producers=4 if wanted else warps)
     elif rings:
-        fn.attrs["report"].append(Record("inline", f"inline: {reason}"))
+        fn.say("inline", f"inline: {reason}")
 
 
 def _let_produce(fn: Function, rings: list[Ring], threads: bool) -> str:
@@ -158,13 +157,12 @@ def _say_roles(fn: Function, threads: bool) -> None:
     """Who does what, in the report's words."""
     groups, producers, warps = fn.attrs["groups"], fn.attrs["producers"], fn.attrs["num_warps"]
     loop = next((op for op in listed(fn.body) if "dealt" in op.attrs), None)
-    where = "" if loop is None else place(loop)
+    where = "" if loop is None else loop.place
     consumers = f"{warps // 4} consumer warpgroups" if loop is None else \
         f"{groups} consumer groups of {warps} warps, which take the iterations of the loop at {where} by turns " \
         "(ping-pong)"
-    fn.attrs["report"].append(Record(
-        "specialised", f"specialised: {f'{producers} producer warps' if threads else 'producer warp'} + {consumers}",
-        where, producers=producers, groups=groups, warps=warps))
+    fn.say("specialised", f"specialised: {f'{producers} producer warps' if threads else 'producer warp'} + {consumers}",
+           where, producers=producers, groups=groups, warps=warps)
 
 
 def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
@@ -189,8 +187,7 @@ def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
         if ring.channel == ring.name:
             fn.attrs["report"].append(_record(ring, "producers" in fn.attrs))
         elif not ring.text:
-            fn.attrs["report"].append(Record(
-                "ring", f"ring {ring.name}: goes on in the slots of {ring.channel}", ring.name))
+            fn.say("ring", f"ring {ring.name}: goes on in the slots of {ring.channel}", ring.name)
     for op in ops:
         if "again" in op.attrs:
             ring = next(r for r in rings if op.attrs["ring"] in r.text)

@@ -12,9 +12,7 @@ from collections.abc import Iterator
 
 from tilejit.ir import Block, Function, Op, Value
 from tilejit.ir.ahead import argument_of, may_alias
-from tilejit.ir.report import Record
 from tilejit.ir.types import Tile, elem_of
-from tilejit.schedule.loads import place
 from tilejit.schedule.registers import MOST, room
 
 
@@ -27,9 +25,8 @@ def issue_early(fn: Function) -> Function:
     for block, registers in _blocks(fn.body, min(MOST, 65536 // threads)):
         for wait in [op for op in block.ops if op.name == "dot_wait"]:
             loads = _advance(block, wait, room(registers, "epilogue") - sum(map(_registers, wait.results)))
-            fn.attrs["report"] += [Record(
-                "early", f"load at {place(op)} is issued while the last products are computed", place(op))
-                for op in loads]
+            for op in loads:
+                fn.say("early", f"load at {op.place} is issued while the last products are computed", op.place)
     return fn
 
 

@@ -7,7 +7,6 @@ that the slot may be written again (`free`). A tile larger than its slots is han
 from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value, beside, clone_block
-from tilejit.ir.report import Record
 from tilejit.ir.scratch import fold_bytes
 from tilejit.ir.types import Buffer, Tile, int32, uint8
 from tilejit.layout.clusters import cta_bases, rows_from_each
@@ -21,9 +20,8 @@ SLOT_BYTES = 32768
 
 def divided_axis(op: Op, ctas: int) -> bool:
     """Whether the CTAs of a cluster divide the axis of a reduction."""
-    t = op.operands[0].type
-    assert isinstance(t, Tile) and t.layout is not None
-    return any(b[op.attrs["axis"]] for b in cta_bases(t.layout, ctas))
+    layout = op.operands[0].layout
+    return any(b[op.attrs["axis"]] for b in cta_bases(layout, ctas))
 
 
 def write_sum(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
@@ -36,9 +34,8 @@ def write_sum(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
     while rounds < parts.most_rounds and (rounds < 2 or parts.bytes // rounds > SLOT_BYTES):
         rounds *= 2
     name, slots, size = op.result.name or "sum", min(rounds, 2), parts.bytes // rounds
-    fn.attrs["report"].append(Record(
-        "sum", f"{name}: the CTAs' parts are summed in {rounds} rounds through {slots} x {size} bytes of each", name,
-        rounds=rounds, slots=slots, bytes=size))
+    fn.say("sum", f"{name}: the CTAs' parts are summed in {rounds} rounds through {slots} x {size} bytes of each", name,
+           rounds=rounds, slots=slots, bytes=size)
     shared = _shared(name, slots, size, fn, top)
     b = beside(op)
     total = b("cluster_sum", op.operands[0], *shared, b.const(0, int32), rounds=rounds, **op.attrs)
@@ -54,8 +51,7 @@ def write_fold(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
     if not divided_axis(op, ctas):
         return {}
     name, size = op.results[0].name or "fold", sum(fold_bytes(v.type, ctas) for v in op.results)
-    fn.attrs["report"].append(Record(
-        "fold", f"{name}: what the CTAs have is folded through {size} bytes of each", name, bytes=size))
+    fn.say("fold", f"{name}: what the CTAs have is folded through {size} bytes of each", name, bytes=size)
     old, shared = renewed(op), _shared(name, 1, size, fn, top)
     op.attrs["ctas"] = ctas
     region, b = clone_block(op.regions[0], {}), beside(op, behind=True)

@@ -16,7 +16,7 @@ from tilejit.schedule.cluster_barrier import meet
 from tilejit.schedule.decide import decide
 from tilejit.schedule.depth import bind
 from tilejit.schedule.early import issue_early
-from tilejit.schedule.loads import groups_of, place
+from tilejit.schedule.loads import groups_of
 from tilejit.schedule.order import order
 from tilejit.schedule.prefetch import prefetch
 from tilejit.schedule.release import release
@@ -169,8 +169,8 @@ def _without_copies(c: Candidate) -> Candidate | None:
         if "copy" in op.attrs and (shallow or c.rings[twin.attrs["channel"]]["open"]):
             del op.attrs["copy"]
             notes.append(Record(
-                "not_pipelined", f"load {twin.result.name or 'of a tile'} at {place(op)}: not pipelined, there is no "
-                "shared memory for two slots", place(op)))
+                "not_pipelined", f"load {twin.result.name or 'of a tile'} at {op.place}: not pipelined, there is no "
+                "shared memory for two slots", op.place))
     fn.attrs["report"] = notes
     return fitted(fn)
 

@@ -6,7 +6,7 @@ issued ahead (`pairs`) where they are used: in the next trip, behind the loop, o
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, edges, inside, replace
-from tilejit.ir.types import Pending, Tile
+from tilejit.ir.types import Pending
 from tilejit.schedule.buffers import renewed
 from tilejit.schedule.context import Context
 
@@ -32,8 +32,7 @@ def hold(loop: Op, carried: list[int], b: Builder, c: Context) -> list[Value]:
     for index in sorted(carried):
         at, arg = loop.define.fixed + index, body.args[1 + index]
         start, end = loop.operands[at], body.terminator.operands[index].op
-        assert isinstance(arg.type, Tile)
-        loop.results[index].type = Pending(arg.type)
+        loop.results[index].type = Pending(arg.tile)
         if loop in c.chains:
             loop.operands[at] = b("pend", start)
             loop.operands[at].name = start.name
@@ -41,7 +40,7 @@ def hold(loop: Op, carried: list[int], b: Builder, c: Context) -> list[Value]:
             continue
         assert isinstance(start.op, Op) and isinstance(end, Op)
         loop.operands[at] = c.issued[start.op]
-        body.args[1 + index] = c.flying[end] = Value(Pending(arg.type), body, 1 + index, arg.name)
+        body.args[1 + index] = c.flying[end] = Value(Pending(arg.tile), body, 1 + index, arg.name)
         if arg in c.uses:
             c.renamed[arg] = _wait_in(body, body.args[1 + index], loop)
     return old
@@ -65,8 +64,7 @@ def wait_behind(loop: Op, carried: list[int], old: list[Value], b: Builder, c: C
 
 def _branch(use: Op, loop: Op) -> Block | None:
     """The region of an op next to a loop that a use is in; None if it is next to the loop itself."""
-    assert loop.parent is not None
-    beside = inside(loop.parent, use)
+    beside = inside(loop.block, use)
     return next((r for r in beside.regions if inside(r, use)), None) if beside is not None else None
 
 

@@ -16,11 +16,10 @@ from __future__ import annotations
 from tilejit.ir import Block, Builder, Function, Op, Value, listed
 from tilejit.ir.registers import peak
 from tilejit.ir.registers import size as registers_of
-from tilejit.ir.report import Record
 from tilejit.ir.scratch import of_convert
 from tilejit.ir.types import DType, Ptr, Tile, elem_of
 from tilejit.schedule.context import Context
-from tilejit.schedule.loads import Uses, in_place, place
+from tilejit.schedule.loads import Uses, in_place
 from tilejit.schedule.operands import written
 from tilejit.schedule.registers import MOST, room
 
@@ -89,7 +88,7 @@ def write_fragments(op: Op, b: Builder, c: Context) -> None:
     if key not in c.kept:
         name = source.name or "operand"
         view = c.kept[key] = written(c.now(source), 1 - k, name, b, c, fence=False)
-        size = view.type.slot_bytes                                                     # type: ignore[union-attr]
-        c.say(Record("operand_kept", f"{name} at {place(op)} stays in shared memory, {size} bytes: mma.sync reads "
-                     "fragments of it", name))
+        size = view.buffer.slot_bytes
+        c.fn.say("operand_kept", f"{name} at {op.place} stays in shared memory, {size} bytes: mma.sync reads "
+                 "fragments of it", name)
     c.fragments[op.result] = c.kept[key]

@@ -13,7 +13,6 @@ one run: it waits in the same way.
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, listed
-from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 
 
@@ -22,7 +21,7 @@ def await_launch(fn: Function) -> Function:
     function."""
     begins_early, why = dependent(fn)
     fn.attrs["dependent_launch"] = begins_early
-    fn.attrs["report"].append(Record("dependent_launch", why))
+    fn.say("dependent_launch", why)
     if begins_early:
         _place(fn.body)
     return fn

@@ -145,8 +145,7 @@ class Liveness:
         """Whether there is a barrier of the role after what came before `op` and before it touches shared memory."""
         if self.barrier(op):
             return True
-        assert op.parent is not None
-        for before in reversed(op.parent.ops[:op.parent.ops.index(op)]):
+        for before in reversed(op.block.ops[:op.block.ops.index(op)]):
             if before.name == "role_sync":
                 return True
             if before in self.scratch or not before.define.pure and before.name != "reuse":
@@ -161,8 +160,7 @@ class Liveness:
     # -- positions --------------------------------------------------------------------------------
     def chain(self, op: Op, role: int) -> list[Block]:
         """The blocks around an op, from the role's own to the op's."""
-        block = op.parent
-        assert block is not None
+        block = op.block
         if (block, role) not in self._chains:
             owner = None if block is self.frames[role] else block.parent
             self._chains[block, role] = [*(self.chain(owner, role) if owner is not None else ()), block]

@@ -25,8 +25,7 @@ def loop_around(op: Op) -> Op | None:
 def top_of(op: Op) -> Block:
     """The body of the function that an op is in."""
     outer = [op, *enclosing(op)][-1]
-    assert outer.parent is not None
-    return outer.parent
+    return outer.block
 
 
 def kind_of(op: Op) -> str:
@@ -40,7 +39,7 @@ def kind_of(op: Op) -> str:
 
 def memory_order(load: Op) -> tuple[int, ...]:
     """The dimensions of a load's tile from fastest to slowest in memory; a descriptor's last one is the fastest."""
-    return load.attrs.get("copy") or tuple(reversed(range(len(load.result.type.shape))))  # type: ignore[union-attr]
+    return load.attrs.get("copy") or tuple(reversed(range(len(load.result.tile.shape))))
 
 
 def shared_operand(v: Value) -> tuple[Op, bool] | None:
@@ -65,7 +64,7 @@ def reads_slot(dot: Op, index: int) -> Op | None:
         return None
     load, transposed = found
     k_fastest = memory_order(load)[0] == (index == 0) ^ transposed      # K is dimension 1 of A, dimension 0 of B
-    elem = load.result.type.elem  # type: ignore[union-attr]
+    elem = load.result.tile.elem
     return load if k_fastest or elem.bits == 16 else None
 
 
@@ -97,11 +96,6 @@ def readers(v: Value, table: Uses) -> tuple[list[Op], bool]:
 def in_place(v: Value, table: Uses) -> bool:
     """Whether nothing but products reads a loaded tile (or a transpose of it), and they read its slot."""
     return readers(v, table)[1]
-
-
-def place(op: Op | None) -> str:
-    """Where an op comes from, for reports."""
-    return op.loc.short() if op is not None and op.loc else "?"
 
 
 def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:

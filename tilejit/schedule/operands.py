@@ -14,11 +14,9 @@ shared memory. Other products of the same operand, in that block and in loops th
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, enclosing
-from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, DType, Pending, Tile, int32
 from tilejit.schedule.buffers import alloc
 from tilejit.schedule.context import Context
-from tilejit.schedule.loads import place
 
 
 def written(value: Value, index: int, name: str, b: Builder, c: Context, fence: bool = True) -> Value:
@@ -64,13 +62,12 @@ def operand(dot: Op, index: int, value: Value, b: Builder, c: Context) -> Value:
         name = f"{dot.result.name or 'dot'}_{'ab'[index]}"
         view = written(value, index, name, Builder(block, loc=b.loc) if block is not b.block else b, c)
         c.staged[value, index] = block, view
-        size = view.type.slot_bytes                                                    # type: ignore[union-attr]
-        c.say(Record("operand", f"dot operand {'ab'[index]} at {place(dot)} goes through registers into {size} bytes",
-                     place(dot), operand=index, bytes=size))
+        size = view.buffer.slot_bytes
+        c.fn.say("operand", f"dot operand {'ab'[index]} at {dot.place} goes through registers into {size} bytes",
+                 dot.place, operand=index, bytes=size)
         if block is not b.block:
-            c.say(Record("operand_kept", f"{name} at {place(dot)} is written once, before the loop", name))
-    assert isinstance(view.op, Op)
-    c.through.setdefault(dot, []).append(view.op.operands[0])
+            c.fn.say("operand_kept", f"{name} at {dot.place} is written once, before the loop", name)
+    c.through.setdefault(dot, []).append(view.maker.operands[0])
     return view
 
 
@@ -79,6 +76,5 @@ def _before_loops(v: Value, block: Block) -> Block:
     owner = v.op.parent if isinstance(v.op, Block) else v.op
     changing = [owner, *enclosing(owner)] if owner is not None else []
     while (loop := block.parent) is not None and "loop" in loop.define.traits and loop not in changing:
-        assert loop.parent is not None
-        block = loop.parent
+        block = loop.block
     return block

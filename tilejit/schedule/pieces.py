@@ -15,7 +15,7 @@ from math import prod
 
 from tilejit.ir import Builder, Op, Value
 from tilejit.ir.scratch import conversion
-from tilejit.ir.types import DType, Tile, elem_of
+from tilejit.ir.types import DType, Tile
 from tilejit.layout.convert import Registers
 from tilejit.layout.named import wgmma_a_operand
 from tilejit.schedule.loads import shared_operand
@@ -121,13 +121,13 @@ def write_piece(pieces: Pieces, index: int, v: Value, views: dict[Op, Value], no
 def _sources(op: Op, axis: int) -> list[int | None] | None:
     """For each operand of an op the dimension along K if `axis` of its result is (None: it is needed whole); None if
     the op cannot be done in pieces."""
-    shape = op.result.type.shape  # type: ignore[union-attr]
+    shape = op.result.tile.shape
     if op.name == "desc_load":
         return [None] * len(op.operands) if len(shape) == 2 else None
     if op.name == "splat":
         return [None]
     if op.name == "broadcast":
-        return [axis if op.operands[0].type.shape[axis] > 1 else None]  # type: ignore[union-attr]
+        return [axis if op.operands[0].tile.shape[axis] > 1 else None]
     if op.name == "join":
         return [axis, axis] if axis < len(shape) - 1 else None
     if op.name == "trans":
@@ -135,7 +135,7 @@ def _sources(op: Op, axis: int) -> list[int | None] | None:
     if op.name == "convert":
         return [axis] if isinstance(conversion(op), Registers) else None
     if op.name == "reshape":
-        source = op.operands[0].type.shape  # type: ignore[union-attr]
+        source = op.operands[0].tile.shape
         whole = [d for d, n in enumerate(source) if prod(source[:d]) == prod(shape[:axis]) and n % PIECES == 0]
         return [whole[0]] if shape[axis] % PIECES == 0 and whole else None
     if "elementwise" in op.define.traits and op.define.pure:
@@ -149,7 +149,7 @@ def _is_new(v: Value, chosen: set[Op]) -> bool:
     if not isinstance(op, Op) or op not in chosen:
         return False
     if "registers" in op.define.traits or op.name in ("bitcast", "convert") or op.name == "cast" and not (
-            elem_of(op.result.type).is_float or elem_of(op.operands[0].type).is_float):  # type: ignore[union-attr]
+            op.result.dtype.is_float or op.operands[0].dtype.is_float):
         tiles = [x for x in op.operands if isinstance(x.type, Tile)]
         return bool(tiles) and all(_is_new(x, chosen) for x in tiles)
     return True

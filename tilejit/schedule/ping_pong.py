@@ -17,7 +17,6 @@ from collections.abc import Collection, Sequence
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, clone_op, const_of, enclosing, listed
-from tilejit.ir.report import Record
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.loads import kind_of
 from tilejit.schedule.registers import accumulators, register_split, room
@@ -42,7 +41,7 @@ def choose_ping_pong(fn: Function, rings: Sequence[Ring]) -> None:
     elif asked is not None:
         raise CompilationError(f"num_consumer_groups={asked}: {problem}", fn.loc)
     else:
-        fn.attrs["report"].append(Record("no_ping_pong", f"no ping-pong: {problem}"))
+        fn.say("no_ping_pong", f"no ping-pong: {problem}")
 
 
 def _dealt_loop(fn: Function, rings: Sequence[Ring]) -> tuple[Op | None, str]:
@@ -68,7 +67,7 @@ def _dealt_loop(fn: Function, rings: Sequence[Ring]) -> tuple[Op | None, str]:
 def _deal_problem(loop: Op, rings: Sequence[Ring]) -> str:
     """Why a loop's iterations may not be dealt to groups; empty if they may."""
     if len(loop.operands) > 3:
-        return f"the loop at {loop.loc.short() if loop.loc else '?'} carries values from tile to tile"
+        return f"the loop at {loop.place} carries values from tile to tile"
     body = loop.regions[0]
     for ring in rings:
         if ring.local and ring.loop is loop:

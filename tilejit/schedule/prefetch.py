@@ -21,11 +21,10 @@ def prefetch(fn: Function) -> Function:
     """Move fills ahead, in place; returns the function."""
     for loop in [op for op in listed(fn.body) if op.name == "for"]:
         fills = [op for op in loop.regions[0].ops if op.name == "fill" and op.attrs.get("ahead")]
-        assert loop.parent is not None
-        begin = loop.parent.ops.index(loop)
-        while begin and "readies" in loop.parent.ops[begin - 1].define.traits:
+        begin = loop.block.ops.index(loop)
+        while begin and "readies" in loop.block.ops[begin - 1].define.traits:
             begin -= 1
-        before = Builder(loop.parent, begin, loop.loc)
+        before = Builder(loop.block, begin, loop.loc)
         for fill in fills:
             _move(fill, loop, before)
     return fn

@@ -4,10 +4,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilejit.ir import Builder, Function, Op, Value, const_of, edge_of, listed
-from tilejit.ir.report import Record
 from tilejit.ir.types import DType, Tile, elem_of, shape_of
 from tilejit.schedule.context import Context
-from tilejit.schedule.loads import Uses, behind, place, reads_slot, shared_operand
+from tilejit.schedule.loads import Uses, behind, reads_slot, shared_operand
 from tilejit.schedule.operands import operand
 from tilejit.schedule.pieces import from_registers, piece_type, write_piece
 from tilejit.schedule.rings import Ring
@@ -41,8 +40,7 @@ def find_chains(fn: Function, rings: Sequence[Ring], table: Uses) -> None:
             why = ", which take first operands from registers"
         else:
             continue
-        fn.attrs["report"].append(Record(
-            "drained", f"loop at {place(loop)}: every iteration waits for its products{why}", place(loop)))
+        fn.say("drained", f"loop at {loop.place}: every iteration waits for its products{why}", loop.place)
 
 
 def _only_passes_on(dot: Op, loop: Op, table: Uses) -> bool:
@@ -137,8 +135,8 @@ def _write_pieces(op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder, c
     In a chain a piece's registers are written again in the next iteration, behind a fence; before the last piece all of
     the iteration before is done."""
     pieces, bb = c.pieces[op], _operand(op, 1, b, c)
-    c.say(Record("operand", f"dot operand a at {place(op)} from registers, in {pieces.count} pieces", place(op),
-                 operand=0, pieces=pieces.count))
+    c.fn.say("operand", f"dot operand a at {op.place} from registers, in {pieces.count} pieces", op.place,
+             operand=0, pieces=pieces.count)
     size = piece_type(pieces, op.operands[0]).shape[1]
     for i in range(pieces.count):
         a = write_piece(pieces, i, op.operands[0], c.views, c.now, b)
@@ -171,7 +169,7 @@ def _operand(dot: Op, index: int, b: Builder, c: Context) -> Value:
     if slot is not None:
         return slot
     if index == 0 and from_registers(dot):
-        c.say(Record("operand", f"dot operand a at {place(dot)} from registers", place(dot), operand=0))
+        c.fn.say("operand", f"dot operand a at {dot.place} from registers", dot.place, operand=0)
         return c.now(dot.operands[0])
     return operand(dot, index, _in_registers(dot.operands[index], b, c), b, c)
 

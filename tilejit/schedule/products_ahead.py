@@ -19,9 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilejit.ir import Function, Op, Value, const_of, listed, reached, uses
-from tilejit.ir.report import Record
 from tilejit.schedule.decide import decide
-from tilejit.schedule.loads import in_place, kind_of, loop_around, place, reads_slot
+from tilejit.schedule.loads import in_place, kind_of, loop_around, reads_slot
 from tilejit.schedule.registers import MOST, Shares
 from tilejit.schedule.rings import rings_of
 from tilejit.schedule.rotate import copy_function
@@ -36,10 +35,10 @@ def may_issue_ahead(fn: Function) -> list[Op]:
         and (asked or not _problem(op))]
 
 
-def find_products_ahead(fn: Function, report: list[Record]) -> tuple[dict[Op, set[Op]], Shares]:
+def find_products_ahead(fn: Function) -> tuple[dict[Op, set[Op]], Shares]:
     """The loops whose products may be issued ahead, with what that takes: stage 0. Registers as they are shared then.
 
-    Loads get the names that `decide` gives. `products_ahead=True`: `report` gets a line for each loop that cannot
+    Loads get the names that `decide` gives. `products_ahead=True`: the report gets a line for each loop that cannot
     be."""
     loops = may_issue_ahead(fn)
     if not loops:
@@ -57,8 +56,7 @@ def find_products_ahead(fn: Function, report: list[Record]) -> tuple[dict[Op, se
         if not problem:
             found[loop] = _first(loop)
         elif fn.attrs.get("products_ahead"):
-            report.append(Record("no_products_ahead", f"loop at {place(loop)}: products are not issued ahead: "
-                                 f"{problem}", place(loop)))
+            fn.say("no_products_ahead", f"loop at {loop.place}: products are not issued ahead: {problem}", loop.place)
     return found, Shares(*planned.attrs["registers"]) if found else Shares(MOST, 0, 0)
 
 
@@ -89,7 +87,7 @@ def _problem(loop: Op) -> str:
         return "its step is not a positive constant"
     for op in body.ops[:-1]:
         if op is not dot and not kind_of(op) and (op.regions or op.define.effects - {"read"}):
-            return f"{op.name} ({place(op)}) may have to wait for others"
+            return f"{op.name} ({op.place}) may have to wait for others"
     return places_problem(body)
 
 

@@ -66,16 +66,14 @@ class _Release:
 
     def _find_last(self, ring: Ring, wait: Op) -> None:
         """What reads a slot last: a product whose sums are waited for somewhere, or an op behind which it is free."""
-        assert wait.parent is not None
         later = self._read_later(ring, wait.operands[1])
         for slot in later:
             if slot not in ring.later:
                 ring.later.add(slot)
                 view = self._views(ring, slot)[0]
-                assert view.parent is not None
-                self._free(ring, slot, view.parent, view)
+                self._free(ring, slot, view.block, view)
         if not later:
-            self._free(ring, wait.operands[1], wait.parent, wait)
+            self._free(ring, wait.operands[1], wait.block, wait)
 
     def _views(self, ring: Ring, slot: Value) -> list[Op]:
         return [op for op, i in self.uses[slot] if op.name == "view" and i == 1 and op.operands[0] in ring.buffers]

@@ -7,7 +7,6 @@ from typing import Any
 
 from tilejit.ir import Function, Op, enclosing, inside, listed
 from tilejit.ir.ahead import Ahead, address_slice
-from tilejit.ir.report import Record
 from tilejit.ir.types import Tile
 from tilejit.schedule.loads import Uses, kind_of, loop_around, readers
 
@@ -143,8 +142,7 @@ def fill_ahead(fn: Function, ops: Sequence[Op], rings: list[Ring], in_pieces: se
             problem = _ahead_problem(ring)
             if problem:
                 ring.slots = 1
-                fn.attrs["report"].append(Record(
-                    "not_pipelined", f"ring {ring.name}: not pipelined, {problem}", ring.name))
+                fn.say("not_pipelined", f"ring {ring.name}: not pipelined, {problem}", ring.name)
                 continue
             # All that read it are done with it where they stand: loads into registers and mma.sync, not wgmma.
             ring.prompt = not ring.text and in_pieces.isdisjoint(ring.loads) and all(

@@ -21,8 +21,7 @@ written, so every role is a slice of the rotated loop; the evaluator runs it (mo
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, const_of, listed, replace
-from tilejit.ir.report import Record
-from tilejit.schedule.loads import place, top_of
+from tilejit.schedule.loads import top_of
 from tilejit.schedule.stages import TIMES, Staged, is_staged
 
 
@@ -50,9 +49,8 @@ def rotate(fn: Function) -> Function:
     for loop in [op for op in listed(fn.body) if is_staged(op)]:
         part = Staged(loop)
         if parts and parts[-1].goes_on_in(part, fn):
-            fn.attrs.setdefault("report", []).append(Record(
-                "joined", f"loop at {place(loop)}: goes on with what the loop at {place(parts[-1].loop)} has in flight",
-                place(loop)))
+            fn.say("joined", f"loop at {loop.place}: goes on with what the loop at {parts[-1].loop.place} has in "
+                   "flight", loop.place)
         else:
             _expand(parts)
             parts = []

@@ -136,8 +136,7 @@ def _count(op: Op, state: Flights, guarded: dict[Value, str]) -> None:
 
 def _behind(fence: Op) -> Iterator[Op]:
     """What comes between a fence and the next product or wait, round the loop that it is in."""
-    block = fence.parent
-    assert block is not None
+    block = fence.block
     at = block.ops.index(fence)
     around = block.ops[:at] if block.parent is not None and block.parent.name == "for" else []
     for op in (*block.ops[at + 1:], *around):

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, edges, erase, keep_edges, listed
 from tilejit.ir.dead import drop_dead
-from tilejit.ir.report import Record
 from tilejit.ir.types import int32
 from tilejit.schedule.buffers import top_of
 from tilejit.schedule.cluster_barrier import write_parities
@@ -72,9 +71,8 @@ def _write_roles(fn: Function, block: Block, ops: list[Op], rings: list[Channel]
         raise CompilationError(
             f"maxnreg={fn.attrs['maxnreg']} conflicts with the kernel's roles, which share registers out "
             f"({producer} and {consumer} a thread): leave it out, or pass warp_specialize=False", fn.loc)
-    fn.attrs["report"].append(Record(
-        "registers", f"registers: {launch} at launch, {producer} producer, {consumer} consumers", launch=launch,
-        producer=producer, consumer=consumer))
+    fn.say("registers", f"registers: {launch} at launch, {producer} producer, {consumer} consumers", launch=launch,
+           producer=producer, consumer=consumer)
 
 
 def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder, stores: bool = False) -> Block:
@@ -145,7 +143,6 @@ def _slice(source: Block, wanted: Mapping[Op, Sequence[Value]]) -> Block:
     new = clone_block(source, copies, keep)
     for op in around:
         if op.results and op.results[0] in copies:
-            twin = copies[op.results[0]].op
-            assert isinstance(twin, Op)
+            twin = copies[op.results[0]].maker
             keep_edges(twin, [e.index for e in edges(op) if not needed.isdisjoint((*e.args, e.result))])
     return new

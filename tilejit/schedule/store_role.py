@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed
-from tilejit.ir.report import Record
 from tilejit.ir.types import Buffer, Tile, int32, shape_of
 from tilejit.schedule.cluster_barrier import releases
-from tilejit.schedule.loads import backward_slice, loop_around, place, slice_problem
+from tilejit.schedule.loads import backward_slice, loop_around, slice_problem
 from tilejit.schedule.rings import Ring
 from tilejit.schedule.stores import LINE, Staging, is_store, staging_of
 from tilejit.schedule.thread import thread
@@ -31,7 +30,7 @@ IDLE_WARPS = 3
 def choose_store_role(fn: Function, rings: Sequence[Ring], threads: bool) -> int:
     """Give the TMA stores to warps of their own where `store_role` asks for it, or leaves it open and it pays, and it
     can be; else consumers store. How many warps those are. threads: all threads of the producer copy."""
-    asked, report = fn.attrs.get("store_role"), fn.attrs["report"]
+    asked = fn.attrs.get("store_role")
     if asked is False:
         return 0
     stores, problem = _staged(fn, threads)
@@ -44,7 +43,7 @@ def choose_store_role(fn: Function, rings: Sequence[Ring], threads: bool) -> int
         fn, backward_slice(addresses | {op: [] for op in drain}), "whether an atomic releases stores")
     if problem:
         if asked:
-            report.append(Record("no_store_role", f"no store role: {problem}"))
+            fn.say("no_store_role", f"no store role: {problem}")
         return 0
     channels: dict[Buffer, str] = {}
     for op, staging in stores.items():
@@ -53,10 +52,10 @@ def choose_store_role(fn: Function, rings: Sequence[Ring], threads: bool) -> int
         name = channels.setdefault(staging.buffer, f"{base}.{same + 1}" if same else base)
         op.attrs.update(channel=name, role="store")
     streams = fn.attrs["groups"] * next(iter(stores.values())).stripes
-    report.append(Record("store_role", f"store role: a warp for each of {streams} streams of tiles", streams=streams))
+    fn.say("store_role", f"store role: a warp for each of {streams} streams of tiles", streams=streams)
     if drain:
-        places = ", ".join(map(place, drain))
-        report.append(Record("drain", f"atomics at {places}: wait until the store role's are written", places))
+        places = ", ".join(op.place for op in drain)
+        fn.say("drain", f"atomics at {places}: wait until the store role's are written", places)
     return int(streams)
 
 
@@ -91,7 +90,7 @@ def _staged(fn: Function, threads: bool) -> tuple[dict[Op, Staging], str]:
     for op in stores:
         t = op.operands[1].type
         if not isinstance(t, Tile) or t.layout is None:
-            return {}, f"the store at {place(op)} has no layout of its own"
+            return {}, f"the store at {op.place} has no layout of its own"
         found[op] = staging_of(op, t, fn, in_rounds=True)
         streams = fn.attrs["groups"] * found[op].stripes
         if streams > IDLE_WARPS:
@@ -115,7 +114,7 @@ def write_stores(block: Block, side: Side, barriers: dict[str, Value], b: Builde
     rings: dict[str, list[Op]] = {}
     for op in listed(block):
         if op.attrs.get("role") == "store":
-            rings.setdefault(op.operands[2].op.attrs["name"], []).append(op)      # type: ignore[union-attr]
+            rings.setdefault(op.operands[2].maker.attrs["name"], []).append(op)
     for name, stores in rings.items():
         full, empty = barriers[f"{name}.full"], barriers[f"{name}.empty"]
         # A fresh barrier passes a wait for parity 1: the consumers' first round never blocks.
@@ -134,8 +133,7 @@ def write_stores(block: Block, side: Side, barriers: dict[str, Value], b: Builde
 
 def _slots(store: Op) -> int:
     """Slots of a store's staging, of one stripe."""
-    buffer = store.operands[2].type
-    assert isinstance(buffer, Buffer)
+    buffer = store.operands[2].buffer
     return buffer.slots // int(store.attrs["stripes"])
 
 

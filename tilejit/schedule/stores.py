@@ -93,8 +93,7 @@ def stage_stores(fn: Function) -> Function:
         return fn
     top, buffers, found = top_of(fn), dict[tuple[Buffer, int], Value](), dict[Op, Staging]()
     for op in sorted(stores, key=lambda op: "channel" not in op.attrs):        # those of a store role first
-        t = op.operands[1].type
-        assert isinstance(t, Tile)
+        t = op.operands[1].tile
         found[op] = s = staging_of(op, t, fn, in_rounds="channel" in op.attrs)
         fn.attrs["report"].append(_describe(op, s))
         if (s.buffer, s.stripes) in buffers:
@@ -119,7 +118,7 @@ def stage_stores(fn: Function) -> Function:
 def _describe(op: Op, s: Staging) -> Record:
     """The staging, for the report."""
     cut, other = ("columns", "rows") if s.axis == len(s.buffer.shape) - 1 else ("rows", "columns")
-    where, size = op.loc.short() if op.loc else "?", s.stripes * s.buffer.slot_bytes
+    where, size = op.place, s.stripes * s.buffer.slot_bytes
     return Record("store", f"store at {where}: TMA, staged {s.size} {cut} at a time in {s.slots} x {size} bytes"
                   + (f", every warpgroup its own {other}" if s.stripes > 1 else ""), where, size=s.size, slots=s.slots,
                   bytes=size, stripes=s.stripes)

@@ -21,18 +21,17 @@ class Stretch:
 
     def __init__(self, block: Block, load: Op, stores: Sequence[Op], ctas: int):
         self.block, self.load, self.stores = block, load, stores
-        t = load.result.type
-        assert isinstance(t, Tile) and t.layout is not None
-        self.alone, turn = ctas == 1, strip_size(t.layout, ctas)
+        t, layout = load.result.tile, load.result.layout
+        self.alone, turn = ctas == 1, strip_size(layout, ctas)
         size = max(1, t.elem.bits // 8)
         self.each = STRIP // size            # elements of a thread in a strip
-        if not turn and not self.aligned() and t.layout.contiguous_registers(0) * size < STRIP:
+        if not turn and not self.aligned() and layout.contiguous_registers(0) * size < STRIP:
             self.each = min(SINGLE, self.each)
         self.at_once = STRIP // size // self.each    # such strips as one
-        count = max(1, t.layout.num_registers // self.each)
+        count = max(1, layout.num_registers // self.each)
         if turn:                             # a strip of each CTA at least
             count = min(count, t.shape[0] // turn // ctas)
-        self.row = Row(t.shape, t.layout, count, ctas if turn else 1)
+        self.row = Row(t.shape, layout, count, ctas if turn else 1)
         at = self.begin = block.ops.index(load)
         ends = (i for i, op in enumerate(block.ops[at:], at) if "terminator" in op.define.traits
                 or op.name == "dot_wait" or op.regions and op.name not in ("reduce", "cluster_fold", "elect"))

@@ -68,11 +68,10 @@ class Strip:
         if not self.row.wide(v):
             return self.row.now.get(v, v)
         if v not in self.made:
-            op = v.op
-            assert isinstance(op, Op)
+            op = v.maker
             if self.end is not None and op.name == "select" and self.end.holds(op.operands[0]):
                 return self.of(op.operands[1])
-            self.made[v] = self._write(op, Tile((self.row.size,), v.type.elem, self.row.part))  # type: ignore[union-attr]
+            self.made[v] = self._write(op, Tile((self.row.size,), v.tile.elem, self.row.part))
             self.made[v].name = v.name
         return self.made[v]
 
@@ -109,7 +108,7 @@ class Strip:
         """This strip of a row in shared memory."""
         how = {"ctas": self.row.ctas} if self.row.ctas > 1 else {}
         if self.row.before is not None:
-            how["below"] = self.row.before.op.attrs["unit"]  # type: ignore[union-attr]
+            how["below"] = self.row.before.maker.attrs["unit"]
         return self.b("strip", row, self.index, size=self.row.size, **how)
 
     def _range(self, op: Op, t: Tile) -> Value:

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, listed, reached
 from tilejit.ir.folds import joined
-from tilejit.ir.report import Record
 from tilejit.ir.types import Tile, elem_of, int32
-from tilejit.schedule.loads import place
 from tilejit.schedule.row_end import times
 from tilejit.schedule.stretch import SINGLE, STRIP, Stretch
 from tilejit.schedule.strip import Row, Strip, from_start
@@ -48,10 +46,9 @@ def strip_rows(fn: Function) -> Function:
                     strips.write()
                     fn.attrs["resident_registers"] = max(strips.registers(), fn.attrs.get("resident_registers", 0))
                     count, size, passes = strips.row.count, strips.row.size, strips.passes
-                    fn.attrs["report"].append(Record(
-                        "strips", f"{load.result.name or 'a row'} at {place(load)} stays in shared memory: {count} "
-                        f"strips of {size}, read by each of {passes} passes", place(load), count=count, size=size,
-                        passes=passes))
+                    fn.say("strips", f"{load.result.name or 'a row'} at {load.place} stays in shared memory: {count} "
+                           f"strips of {size}, read by each of {passes} passes", load.place, count=count, size=size,
+                           passes=passes)
     return fn
 
 

@@ -55,8 +55,7 @@ def channels(ops: list[Op], groups: int) -> list[Channel]:
         name = full.removesuffix(".full")
         if name != full and name in fills:
             each = 1 if "role" in fills[name].attrs else groups
-            buffer = fills[name].operands[0].type
-            assert isinstance(buffer, Buffer)
+            buffer = fills[name].operands[0].buffer
             found.append(Channel(name, made[full], made.get(f"{name}.empty"), buffer.slots // each, each))
     return found
 
@@ -92,8 +91,7 @@ def _thread_awaits(block: Block, ring: Channel, ops: list[Op], zero: Value, skip
     steps: dict[Op, Step] = {op: awaiting.wait for op in ops if op.name == "await"}
     steps |= dict.fromkeys(peeks, awaiting.peek) | dict.fromkeys(again, awaiting.name_again)
     if skip is not None:
-        assert isinstance(skip.op, Op)
-        steps[skip.op] = awaiting.skip
+        steps[skip.maker] = awaiting.skip
     names = [f"{ring.name}_{x}" for x in ("slot", "parity", *(["filling"] if peeks else []), "last")]
     thread(block, [zero, zero, *more], steps, names)
 
@@ -131,10 +129,9 @@ class _Awaiting:
 
     def peek(self, op: Op, values: list[Value]) -> list[Value]:
         """Whether the next slot is still being filled: only then is it waited for."""
-        assert op.parent is not None
         b = beside(op)
         filling = b("mbar_test", self.ring.full, self.ring.place(values[0], b), values[1])
-        op.parent.ops.remove(op)
+        op.block.ops.remove(op)
         return [*values[:2], filling, *values[3:]]
 
     def name_again(self, op: Op, values: list[Value]) -> list[Value]:
@@ -156,8 +153,7 @@ def _views(op: Op, slot: Value, b: Builder) -> None:
     for buffer, old in zip(op.operands, op.results):
         view = b.op("view", buffer, slot)
         view.results, old.op, old.index = [old], view, 0
-    assert op.parent is not None
-    op.parent.ops.remove(op)
+    op.block.ops.remove(op)
 
 
 def _written(fill: Op) -> set[Op]:
@@ -174,7 +170,6 @@ def _landed(op: Op, ticket: list[Value], ring: Channel) -> list[Value]:
 
 def _fill(op: Op, ticket: list[Value], ring: Channel, elected: bool) -> list[Value]:
     """The copies of one ticket, by one thread or all; where `op` is a branch around the fill, only on its condition."""
-    assert op.parent is not None
     b = beside(op)
     if ring.empty is None:
         b.op("role_sync")
@@ -201,7 +196,7 @@ def _fill(op: Op, ticket: list[Value], ring: Channel, elected: bool) -> list[Val
     after = ring.advance(ticket, b)
     if condition:
         after = [b("select", condition, x, y) for x, y in zip(after, ticket)]
-    op.parent.ops.remove(op)
+    op.block.ops.remove(op)
     return after
 
 
@@ -265,8 +260,7 @@ def _evict(load: Op) -> dict[str, Any]:
 
 
 def _buffer(v: Value) -> Buffer:
-    assert isinstance(v.type, Buffer)
-    return v.type
+    return v.buffer
 
 
 def _some(op: Op, *names: str) -> dict[str, Any]:

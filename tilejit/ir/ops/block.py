@@ -43,7 +43,7 @@ def block_load(o: Op) -> list[Type]:
 
 @block_load.meaning
 def _block_load(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> np.ndarray:
-    elem = o.results[0].type.elem  # type: ignore[union-attr]
+    elem = o.results[0].tile.elem
     address, inside = place_block(m, o, elem, base, dims)  # type: ignore[arg-type]
     return m.load(o, address, elem, inside, num.constant(0, elem)).reshape(
         shape_of(o.results[0].type))
@@ -52,8 +52,7 @@ def _block_load(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> np.ndarra
 @op("block_store", "base value dims*", "block", effects="write", layout="block")
 def block_store(o: Op) -> list[Type]:
     """Write a block at the offsets; elements outside the tensor are dropped."""
-    value = o.operands[1].type
-    assert isinstance(value, Tile)
+    value = o.operands[1].tile
     if _elem(o, o.operands[0], len(o.operands) - 2, value.shape) != value.elem:
         raise CompilationError(f"block_store of {value} at {o.operands[0].type}", o.loc)
     return []
@@ -61,7 +60,7 @@ def block_store(o: Op) -> list[Type]:
 
 @block_store.meaning
 def _block_store(m: Any, o: Op, base: np.ndarray, value: np.ndarray, *dims: np.ndarray) -> list[Any]:
-    elem = o.operands[1].type.elem  # type: ignore[union-attr]
+    elem = o.operands[1].tile.elem
     address, inside = place_block(m, o, elem, base, dims)  # type: ignore[arg-type]
     m.store(o, address, value.reshape(address.shape), inside)
     return []

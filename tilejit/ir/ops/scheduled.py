@@ -209,8 +209,7 @@ def row_shift(o: Op) -> list[Type]:
 def strip(o: Op) -> list[Type]:
     """The i-th part of `size` elements of a row in shared memory; of one that `ctas` CTAs divide, this one's of it. Of
     an unaligned row parts begin, with `below`, at the multiple of so many bytes in which its first element lies."""
-    b = o.operands[0].type
-    assert isinstance(b, Buffer)
+    b = o.operands[0].buffer
     return [Buffer((o.attrs["size"] // o.attrs.get("ctas", 1),), b.elem, b.slots, b.swizzle, b.order)]
 
 
@@ -358,8 +357,7 @@ def cluster_broadcast(o: Op) -> list[Type]:
 @op("pend", "acc", traits="scheduled readies")
 def pend(o: Op) -> list[Type]:
     """Hand an accumulator to the tensor cores: the start of a chain of `dot_async`."""
-    t = o.operands[0].type
-    assert isinstance(t, Tile)
+    t = o.operands[0].tile
     return [Pending(t)]
 
 

@@ -168,8 +168,7 @@ def _tma_load(m: Any, o: Op, ring: Ring, slot: Any, barriers: Barriers, desc: An
 def _row_copy(m: Any, o: Op, ring: Ring, slot: Any, barriers: Barriers, base: Any, size: Any) -> list[Any]:
     if o.attrs.get("unaligned"):
         barriers.arrive(slot, 1)
-    elem = o.operands[0].type.elem  # type: ignore[union-attr]
-    assert isinstance(elem, DType)
+    elem = o.operands[0].buffer.elem
     index = np.arange(int(np.prod(ring.shape)) * o.attrs.get("ctas", 1), dtype=np.int64) * elem.bytes
     return _fill(m, ring, slot, m.load(o, base + index, elem, index < int(size)))
 
@@ -292,7 +291,7 @@ def _tma_store(m: Any, o: Op, desc: Any, value: np.ndarray, ring: Ring, *offsets
 def _stage(m: Any, o: Op, ring: Ring, value: np.ndarray, full: Barriers, empty: Barriers, stream: Any,
            parity: Any) -> list[Any]:
     size, axis, stripes = (o.attrs[k] for k in ("size", "axis", "stripes"))
-    slots = o.operands[0].type.slots // stripes  # type: ignore[union-attr]
+    slots = o.operands[0].buffer.slots // stripes
     for which in np.atleast_1d(stream):
         mine = np.split(value, stripes, 1 - axis)[int(which)] if stripes > 1 else value
         for i, piece in enumerate(np.split(mine, value.shape[axis] // size, axis)):
@@ -314,8 +313,7 @@ def _tma_put(m: Any, o: Op, desc: Any, ring: Ring, slot: Any, *offsets: Any) -> 
         at[1 - o.attrs["axis"]] = m.role.group * piece.shape[1 - o.attrs["axis"]]
     for d, n in enumerate(reversed(at)):
         first[-1 - d] += n
-    t = o.operands[0].type
-    assert isinstance(t, Desc)
+    t = o.operands[0].desc
     ahead = t.ahead_of(piece.ndim)
     block = (*t.block_shape[:-1], piece.shape[-1]) if ahead is None else (*t.block_shape[:ahead], *piece.shape)
     return _write(m, o, replace(desc, block_shape=block), piece, first)
@@ -323,8 +321,7 @@ def _tma_put(m: Any, o: Op, desc: Any, ring: Ring, slot: Any, *offsets: Any) -> 
 
 def _write(m: Any, o: Op, desc: Any, value: np.ndarray, offsets: Any) -> list[Any]:
     """Store a block, or combine it with memory."""
-    t = o.operands[0].type
-    assert isinstance(t, Desc)
+    t = o.operands[0].desc
     address, inside = memory.block_addresses(desc, t.elem, tuple(offsets))
     value = value.reshape(address.shape)
     if "kind" in o.attrs:
