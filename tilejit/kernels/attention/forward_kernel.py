@@ -163,9 +163,9 @@ def give(acc, most, total, RAISED: tl.constexpr, out_desc, lse, queries, begin, 
 def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, begin, head, batch, part, heads,
                       batches, opts, GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                       PARTS: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-                      DV: tl.constexpr):
+                      DV: tl.constexpr, BEHIND: tl.constexpr = False):
     """BM rows from `begin` on: queries of one head, or those of PACK heads. Blocks of keys that nothing masks come
-    ahead of the others."""
+    ahead of the others. BEHIND: all rows may lie behind the queries, and walk no keys then."""
     rows = tl.arange(0, BM)
     at = place(batch, head, heads, queries, keys, opts.sequences)
     if PACK > 1:
@@ -185,7 +185,7 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
     # Some row sees the keys from `low` to `high`, every row those from `full` to `clean`.
     low, clean = band_of(least, at, opts.band, prefix)
     full, high = band_of(tl.minimum(last, at.queries - 1), at, opts.band, prefix)
-    if opts.sequences.queries is not None:
+    if BEHIND or opts.sequences.queries is not None:
         high = tl.where(least < at.queries, high, 0)
     if opts.descales is not None:
         of_q, of_k, _ = opts.descales
@@ -228,7 +228,7 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
 def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, heads, batches, opts,
                      GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                      PARTS: tl.constexpr, PERSISTENT: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
-                     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
+                     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, SORTED: tl.constexpr = False):
     """Descriptors of [batch, sequence, heads, d] with blocks [1, BM or BN, 1, D or DV]; GROUP query heads share one of
     keys and values. lse: None, or [parts, batch, heads, queries], of sequences one after another [heads, queries in
     all]. scale: of products, times log2(e) where nothing else changes scores. opts: `scores.Options`.
@@ -240,8 +240,19 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
 
     Programs (query blocks, heads, batches * PARTS), or fewer in one dimension that take one block after the other
     (PERSISTENT: the next one's keys are loaded while this one's result is stored). Blocks with the most keys come
-    first. TURNED: v_desc is of what `turn_kernel` makes, with blocks [1, 1, DV, BN]."""
-    if PERSISTENT:
+    first; SORTED: of all heads. TURNED: v_desc is of what `turn_kernel` makes, with blocks [1, 1, DV, BN]."""
+    if SORTED:
+        # To and fro, as cards are dealt: who had more keys in one round has fewer in the next.
+        one, programs, both = tl.program_id(0), tl.num_programs(0), heads * batches
+        blocks = tl.cdiv(queries, BM)
+        rounds, rest = blocks * both // programs, blocks * both % programs
+        for i in tl.range(0, rounds + (tl.where(rounds % 2 == 0, one, programs - 1 - one) < rest)):
+            tile = i * programs + tl.where(i % 2 == 0, one, programs - 1 - one)
+            head = tile % both
+            queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
+                              (blocks - 1 - tile // both) * BM, head % heads, head // heads, 0, heads, batches, opts,
+                              GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV)
+    elif PERSISTENT:
         blocks = tl.cdiv(queries, BM)
         if opts.band.right is None:
             for tile in tl.range(tl.program_id(0), blocks * heads * batches, tl.num_programs(0)):
@@ -260,7 +271,7 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
                 number = tl.where((i % 2 == 1) & (first == blocks - 1 - first), blocks, number)
                 queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM,
                                   head % heads, head // heads, 0, heads, batches, opts, GROUP, PACK, TAIL, SPLIT,
-                                  PARTS, TURNED, BM, BN, D, DV)
+                                  PARTS, TURNED, BM, BN, D, DV, True)
     else:
         batch = tl.program_id(2)
         queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
