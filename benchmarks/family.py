@@ -302,7 +302,7 @@ def fuseds() -> Iterator[Configuration]:
                 def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, gated: bool = gated) -> Any:
                     return fused_call(f, e, m, n - ("odd" in e), gated)
                 yield Configuration("gated" if gated else "fused", f"{t.m}x{columns} {f} {label(e)}".strip(),
-                                    ((fused, "best", lambda *a, t=t: t), (fused, "_apart", lambda *_: False)),
+                                    ((fused, "best", lambda *a, t=t: (t, 0.0)), (fused, "_apart", lambda *_: False)),
                                     call)
     yield from endeds()
 

@@ -137,7 +137,7 @@ def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
         raise Absent(f"the kernel does not know {', '.join(unknown)}")
     (m, k), n = a.shape, b.shape[1]
     sms, size = tilejit.multiprocessors(), tilejit.array_info(a).dtype.bytes
-    t = best(Problem(m, n, k, size, True, False, (k * size, k * size, 2 * n)), current(), LARGE)
+    t = best(Problem(m, n, k, size, True, False, (k * size, k * size, 2 * n)), current(), LARGE)[0]
     given = {"BM": t.m, "BN": t.n, "BK": t.k_bytes // size, "GROUP": 16, "A_ROWS": True, "B_ROWS": False,
              "ACTIVATION": None, "num_warps": t.warps, "num_ctas": 1, **variant.constants, **variant.options}
     bm, bn, bk = (given[x] for x in ("BM", "BN", "BK"))

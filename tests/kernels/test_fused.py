@@ -62,7 +62,7 @@ def test_everything(target, way, m, n):
 
 def test_residual_of_wide_tiles(target, monkeypatch):
     """Halves of halves of the residual."""
-    monkeypatch.setattr(fused, "best", lambda *_: TILES[0])
+    monkeypatch.setattr(fused, "best", lambda *_: (TILES[0], 0.0))
     rng, a, b, product = arrays(136, 272, 64)
     residual = rng.standard_normal((136, 272)).astype(BF16)
     out = fused_matmul(a, b, activation="relu", residual=residual)
@@ -111,7 +111,7 @@ def test_gated(target, way, merged, extras):
 @pytest.mark.parametrize("t", GATED_TILES[:-1], ids=lambda t: f"{t.m}x{t.n // 2}")
 def test_every_gated_tile(target, monkeypatch, t, beyond):
     """Tiles that hang over the end, where 8 divides the columns, and where nothing does; with what they all take."""
-    monkeypatch.setattr(fused, "best", lambda *_: t)
+    monkeypatch.setattr(fused, "best", lambda *_: (t, 0.0))
     m, n, k = t.m + 24, t.n // 2 + beyond, 72
     rng, a, _, _ = arrays(m, n, k)
     w = rng.standard_normal((2, n + beyond % 8, k)).astype(BF16)[:, :n]
@@ -129,7 +129,7 @@ def test_every_gated_tile(target, monkeypatch, t, beyond):
 @pytest.mark.parametrize("t", GATED_TILES[:2], ids=lambda t: f"{t.m}x{t.n // 2}")
 def test_gated_tiles_of_other_dtypes(target, monkeypatch, t, dtype):
     """A merged weight; sums of integers are exact, products of fp32 numbers are rounded to tf32."""
-    monkeypatch.setattr(fused, "best", lambda *_: t)
+    monkeypatch.setattr(fused, "best", lambda *_: (t, 0.0))
     rng, n = np.random.default_rng(3), t.n // 2 + 16
     a, b = (rng.integers(-3, 4, (rows, 80)).astype(dtype) for rows in (t.m, 2 * n))
     scale = np.full(1, 0.125, np.float32)
@@ -141,7 +141,7 @@ def test_gated_tiles_of_other_dtypes(target, monkeypatch, t, dtype):
 
 def test_a_pair_of_ctas_with_a_residual(target, monkeypatch):
     """The second output and the residual of tiles whose CTAs divide rows."""
-    monkeypatch.setattr(fused, "best", lambda *_: GATED_TILES[2])
+    monkeypatch.setattr(fused, "best", lambda *_: (GATED_TILES[2], 0.0))
     rng, a, b, product = arrays(264, 320, 80)
     z, residual = np.full((2, 264, 160), np.nan, BF16), rng.standard_normal((264, 160)).astype(BF16)
     out = swiglu(a, b, z=z, residual=residual)
@@ -193,7 +193,7 @@ def test_rejects():
 def built(monkeypatch):
     """built(tile, ...): its kernel and an epilogue with a bias; residual: None, "whole" or "odd" lines."""
     def build(t, gated, *, z=False, scales=False, reduction=None, residual=None):
-        monkeypatch.setattr(fused, "best", lambda *_: t)
+        monkeypatch.setattr(fused, "best", lambda *_: (t, 0.0))
         monkeypatch.setattr(fused, "_apart", lambda *_: False)
         m, n, k = 2 * t.m, t.n + (residual == "odd"), 256
         two = (2,) if gated else ()

@@ -61,8 +61,8 @@ def compiles(way, p, chip):
     assert way.ctas in (1, 2, 4, 8) and way.ctas * way.room(chip.multiprocessors) <= way.together * chip.multiprocessors
     staged = staged_part(way.m, way.n) if way.parts else rows * columns * p.out_bytes // way.k_ctas
     slots = (SHARED // way.together - min(staged, staged_part(rows, columns))) // ((rows + columns) * way.k_bytes)
-    assert slots >= min(2, way.blocks(p.k_bytes)) and (way.depth(p.out_bytes) or 2) >= 2
-    assert not way.parts or way.programs <= way.room(chip.multiprocessors) and way.parts <= way.blocks(p.k_bytes)
+    assert slots >= min(2, max(1, -(-p.k_bytes // way.k_bytes))) and (way.depth(p.out_bytes) or 2) >= 2
+    assert not way.parts or way.programs <= way.room(chip.multiprocessors) and way.parts <= max(1, -(-p.k_bytes // way.k_bytes))
     assert not way.single or p.batches * way.tiles(p.m, p.n) <= way.room(chip.multiprocessors)
 
 

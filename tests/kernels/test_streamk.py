@@ -113,7 +113,7 @@ def test_rejects():
             ("16 != 8", (a, a), {}), ("int32 x int32", (a.astype(np.int32), b.astype(np.int32)), {}),
             ("activation 'tanh'", (a, b), {"activation": "tanh"}), ("accumulate adds to an fp32", (a, b), {
                 "accumulate": True, "out": np.zeros((8, 8), np.float16)}),
-            ("accumulate adds to `out`", (a, b), {"accumulate": True}), ("bias must have shape", (a, b), {"bias": a}),
+            ("accumulate adds to `out`", (a, b), {"accumulate": True}), ("bias must be a contiguous", (a, b), {"bias": a}),
             ("K contiguous", (a.astype(np.float32), b.astype(np.float32)), {}),
             ("config divides 2 tiles, the result has 1 of 64 x 64", (a, b), {"config": Way(64, 64, 4).divided(8, 70, 2)}),
             ("out needs a base and row strides", (a, np.zeros((16, 7), np.float16).T.copy().T), {}),

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 import tilejit
@@ -148,10 +148,14 @@ def result(what: str, info: ArrayInfo, shape: tuple[int, ...], at: int, name: st
     return Matrix(info, info.shape, info.strides, True, at, f"{what}: {name}" if in_place else "")
 
 
-def check_vector(what: str, name: str, info: ArrayInfo | None, size: int) -> None:
-    """A vector of `size` contiguous elements, if it is there."""
-    if info is not None and (info.shape != (size,) or info.strides[0] != 1 and size > 1):
-        raise tilejit.LaunchError(f"{what}: {name} must have shape [{size}], found {list(info.shape)}")
+def check_dense(what: str, name: str, info: ArrayInfo | None, *shape: int) -> None:
+    """A contiguous array of a shape, if it is there."""
+    if info is None:
+        return
+    dense = [prod(shape[i + 1:]) for i in range(len(shape))]
+    if info.shape != shape or any(s != d for s, d, n in zip(info.strides, dense, shape) if n > 1):
+        raise tilejit.LaunchError(f"{what}: {name} must be a contiguous {list(shape)} array, found shape "
+                                  f"{list(info.shape)} and strides {list(info.strides)}")
 
 
 def check_one_of(what: str, name: str, value: Any, legal: tuple[Any, ...]) -> None:

@@ -53,7 +53,7 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     if 0 in mc.shape:
         return work
     problem = facts(ma, mb, out, bias is not None, activation, batches=batches)
-    t = tiles or best(problem, current(a.device, multiprocessors), TILES, hopper())
+    t = tiles or best(problem, current(a.device, multiprocessors), TILES, hopper())[0]
     bk = t.step(problem.size)
     group = FEW_ROWS if (m + n) * problem.k_bytes <= IN_L2 else t.group(m, tilejit.cdiv(k, bk))
     # Batches are bound by memory. Measured on an H200 at 64 x 512^3: programs of one CTA take 6% longer if the launch

@@ -27,12 +27,11 @@ class Chip:
     are stored, ragged_result: by how much longer where lines of the result do not begin with those of L2; stored: the
     round trip of a tile's store; shown: the share of all that which is not hidden where tiles are taken in turn;
     activation: results that "gelu" is computed of. part: bytes of partial sums, written and read; meet, exchange: what
-    CTAs that divide K take to meet, and the bytes that they exchange; handed, hand: what programs that share tiles take
-    to hand parts on, and the results of those. copy: bytes copied within L2, each read and written;
-    stream: bytes that copies bring from and to memory; scattered: units that copies store; lined, row: elements that
-    eight warps store where TMA does not, in lines, and what a row of a tile takes them; pieces: those that threads copy
-    into shared memory. promote: what a block takes whose sums are promoted, where its scales come with it, promoted:
-    results of others; widened: weights that become 16-bit numbers."""
+    CTAs that divide K take to meet, and the bytes that they exchange. copy: bytes copied within L2, each read and
+    written; stream: bytes that copies bring from and to memory; scattered: units that copies store; lined, row:
+    elements that eight warps store where TMA does not, in lines, and what a row of a tile takes them; pieces: those
+    that threads copy into shared memory. promote: what a block takes whose sums are promoted, where its scales come
+    with it, promoted: results of others; widened: weights that become 16-bit numbers."""
 
     name: str
     multiprocessors: int
@@ -60,8 +59,6 @@ class Chip:
     part: float
     meet: float
     exchange: float
-    handed: float
-    hand: float
     copy: float
     stream: float
     scattered: float

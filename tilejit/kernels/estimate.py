@@ -36,8 +36,7 @@ class Table:
     @cached_property
     def columns(self) -> dict[str, _Array]:
         """What the estimate reads of each way, once for all problems and chips: numbers as floats, which numpy divides
-        fastest. parts: programs that divide K of each tile, 1 for none; stream, programs: as ways have them, 0 for
-        whole tiles and as many programs as run at once."""
+        fastest. parts: programs that divide K of each tile, 1 for none."""
         def of(value: Any) -> _Array:
             return np.array([float(value(w)) for w in self.ways])
 
@@ -45,8 +44,8 @@ class Table:
             m=of(lambda w: w.m), n=of(lambda w: w.n), ctas=of(lambda w: w.ctas), k_ctas=of(lambda w: w.k_ctas),
             k_bytes=of(lambda w: w.k_bytes), swap=np.array([w.swap for w in self.ways], bool),
             together=of(lambda w: w.together), turns=np.array([w.in_turn for w in self.ways], bool),
-            strip=of(lambda w: w.strip), stream=of(lambda w: w.stream), programs=of(lambda w: w.programs),
-            parts=of(lambda w: max(1, w.parts)), turned=of(lambda w: w.swap), coming=of(lambda w: w.scales_come))
+            strip=of(lambda w: w.strip), parts=of(lambda w: max(1, w.parts)), turned=of(lambda w: w.swap),
+            coming=of(lambda w: w.scales_come))
         high = of(lambda w: w.m // w.ctas if w.beside and not w.columns else w.m)
         wide = of(lambda w: w.n // w.ctas if w.columns else w.n)
         # Rows that each CTA asks for: those beside one another ask for a share of what they have in common, too.
@@ -66,11 +65,6 @@ class Table:
     def alone(self) -> bool:
         """Whether no programs share a multiprocessor."""
         return all(w.together == 1 for w in self.ways)
-
-    @cached_property
-    def streams(self) -> bool:
-        """Whether programs of some way divide blocks of K, whatever tiles they belong to (stream-K)."""
-        return any(w.stream for w in self.ways)
 
     def rates(self, chip: Chip) -> dict[str, _Array]:
         """What the estimate reads of each way on a chip, whatever the problem; kept for the last chip."""
@@ -92,7 +86,10 @@ class Table:
 def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
     f, e = table.columns, chip.hiding
     speeds = np.array([chip.speeds.get(str(w.tile), 1.0) for w in table.ways])
-    room, split = whole_programs(table, chip), f["k_ctas"] > 1
+    # The multiprocessors of a cluster are neighbours: larger ones than 2 leave some alone.
+    room = np.where(f["ctas"] <= 2, np.maximum(1.0, chip.multiprocessors * f["together"] // f["ctas"]),
+                    max(0, chip.multiprocessors // 8 - 1) * 8 // f["ctas"])
+    split = f["k_ctas"] > 1
     products = f["results"] * f["k_bytes"] / (chip.tensor * speeds)
     exchanged = f["area"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
     return dict(
@@ -102,16 +99,8 @@ def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
         meet=np.where(split, chip.meet + exchanged, 0.0), meeting=8 * f["area"] / chip.multiprocessors / chip.part,
         # Sums of the transpose's parts are written, and read before, sector by sector.
         turned=np.where(f["swap"], 2 * SECTOR / chip.multiprocessors / chip.part, 0.0),
-        shown=np.where(f["turns"], chip.shown, 1.0), handed=chip.handed + f["area"] / chip.hand,
+        shown=np.where(f["turns"], chip.shown, 1.0),
         fixed=np.where(room > 0, chip.launch + chip.cluster * np.sqrt(np.log2(f["ctas"])), np.inf))
-
-
-def whole_programs(table: Table, chip: Chip) -> _Array:
-    """Programs of each way that run at once."""
-    f = table.columns
-    pairs = chip.multiprocessors * f["together"] // f["ctas"]
-    # The multiprocessors of a cluster are neighbours: larger ones than 2 leave some alone.
-    return np.where(f["ctas"] <= 2, np.maximum(1.0, pairs), max(0, chip.multiprocessors // 8 - 1) * 8 // f["ctas"])
 
 
 def ragged(pitch: int, chip: Chip) -> float:
@@ -130,27 +119,19 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     count = p.batches * down * across
     split, room = f["parts"] if parts is None else parts, r["room"]
     divided = split > 1
+    programs = np.where(divided, count * split, np.minimum(count, room))
     blocks = np.ceil(max(1, p.k_bytes) / f["k_bytes"])
     mine = np.ceil(np.ceil(blocks / f["k_ctas"]) / split)
-    programs, left = np.where(divided, count * split, np.minimum(count, room)), count
-    even, fixed, ahead, tiles_ahead = divided, r["fixed"], 0.0, 0.0      # even: programs take as many blocks each
-    if table.streams:
-        shared = ~divided & (f["stream"] > 0)
-        streamed = np.where(shared, f["stream"], 0.0)
-        programs, left = np.where(shared, f["programs"], programs), np.maximum(count - streamed, 0.0)
-        even, fixed = divided | shared, fixed + np.where(shared, r["handed"], 0.0)
-        ahead, tiles_ahead = np.ceil(streamed * blocks / programs), np.ceil(streamed / programs)
-    waves = left / programs
+    waves = count / programs
     turns = np.ceil(np.where(divided, programs / room, waves))
     sharing = 1.0 if table.alone else np.clip(np.ceil(programs / chip.multiprocessors), 1.0, f["together"])
     alone, read = _block(p, table, chip, high / down, wide / across, np.minimum(across, programs),
                          np.minimum(down, programs), sharing)
     e = chip.hiding
     full = (alone + (read * programs * f["k_ctas"]) ** e) ** (1 / e)
-    rest = np.where(even, 0.0, left - np.floor(waves) * programs)
+    rest = np.where(divided, 0.0, count - np.floor(waves) * programs)
     last = (alone + (read * rest * f["k_ctas"]) ** e) ** (1 / e)
-    time = (turns * mine + ahead) * full
-    time = time - np.where((rest > 0) & (turns > 1), mine * (full - last), 0.0)
+    time = turns * mine * full - np.where((rest > 0) & (turns > 1), mine * (full - last), 0.0)
     # Memory, beyond what L2 keeps; softly where it just begins.
     excess = (p.batches * (p.m + p.n * p.share if whole else high + wide) * p.k_bytes - chip.resident) / 5e6
     memory = 5e6 * (_softly(excess) if whole else np.logaddexp(0.0, excess)) / (chip.memory * chip.multiprocessors)
@@ -163,11 +144,9 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     else:
         moved = f["scattered"] / chip.lined + f["lines"] * chip.row / f["stored"]
     stored = f["stored"] * (moved + (1 / chip.activation if p.activated else 0)) + chip.stored
-    tiles = turns + tiles_ahead
-    ends = stored * (1 + (tiles - 1) * np.where(tiles > 1, r["shown"], 1.0))
+    ends = stored * (1 + (turns - 1) * r["shown"])
     meeting = chip.second + r["meeting"] * programs + r["turned"] * (p.m * p.n)
-    time = time + np.where(divided, meeting, ends) + turns * r["meet"]
-    return fixed + time
+    return r["fixed"] + time + np.where(divided, meeting, ends) + turns * r["meet"]
 
 
 def _sizes(p: Problem, table: Table) -> tuple[_Array, _Array]:
@@ -228,11 +207,6 @@ def _beside(p: Problem, f: dict[str, _Array], chip: Chip) -> Any:
     if p.step == "promote":
         return np.where(f["coming"], chip.promote, chip.block + f["results"] / chip.promoted)
     return f["first"] * f["k_bytes"] / p.size / chip.widened
-
-
-def one(problem: Problem, way: Way, chip: Chip) -> float:
-    """Nanoseconds that a way takes."""
-    return float(estimate(problem, Table((way,)), chip)[0])
 
 
 def overlapping(problem: Problem, way: Way, programs: int, chip: Chip) -> bool:

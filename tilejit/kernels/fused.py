@@ -10,10 +10,9 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Launch, Work, called, given, infos_of
-from tilejit.kernels._operands import DTYPES, Matrix, check_one_of, check_operands, check_vector, new, operand, result
+from tilejit.kernels._operands import DTYPES, Matrix, check_dense, check_one_of, check_operands, new, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current, hopper
-from tilejit.kernels.estimate import one
 from tilejit.kernels.launches import Piece, load, multiply, whole
 from tilejit.kernels.matmul import into_sums, matmul, product_ns
 from tilejit.kernels.planning import best
@@ -141,11 +140,8 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, scale_a: ArrayInfo | None,
     check_one_of(what, "reduction", reduction, REDUCTIONS)
     kind_a = _scale_kind(what, "scale_a", scale_a, (m, 1), "rows")
     kind_b = _scale_kind(what, "scale_b", scale_b, (2 if gated else 1, n), "columns")
-    if gated and bias is not None:
-        _whole(what, "bias", bias, (2, n))
-    elif not gated:
-        check_vector(what, "bias", bias, n)
-    check_vector(what, "reduced", reduced, m)
+    check_dense(what, "bias", bias, *(2,) * gated, n)
+    check_dense(what, "reduced", reduced, m)
     if (reduction is None) != (reduced is None):
         raise tilejit.LaunchError(f"{what}: reduction and reduced go together")
     if reduced is not None and reduced.dtype != tl.float32:
@@ -165,12 +161,12 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, scale_a: ArrayInfo | None,
                     reduction is not None, 2 if hopper() and multiprocessors > 1 else 1)
     problem, chip = facts(ma, mb, out), current(a.device, multiprocessors)
     problem = replace(problem, n=2 * n) if gated else problem
-    t = best(problem, chip, tiles, hopper())
+    t, ns = best(problem, chip, tiles, hopper())
     side = (8 if n % 8 == 0 else 1) if gated else 0
     end = Extras(At(2), given(7, z), given(3, scale_a), given(4, scale_b), given(5, bias), given(6, residual),
                  given(8, reduced), stride, n, kind_a, kind_b, activation, reduction, tl.constexpr(side))
     merged = _merged(mb) if gated else mb
-    if merged is not None and _apart(ma, merged, problem, t, chip):
+    if merged is not None and _apart(ma, merged, problem, ns, chip):
         return _ended(work, ma, merged, mc, mz, end, chip)
     bk, columns = t.step(problem.size), t.n // 2 if gated else t.n
     of_b: Piece = (loads.pair_rows, (_interleaved(mb, columns, bk, side), tl.constexpr(side))) if gated else \
@@ -185,13 +181,13 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, scale_a: ArrayInfo | None,
     return work
 
 
-def _apart(a: Matrix, b: Matrix, problem: Problem, t: Way, chip: Chip) -> bool:
-    """Whether `matmul`, and a launch that finishes its sums, are faster for a and b than such tiles."""
+def _apart(a: Matrix, b: Matrix, problem: Problem, ns: float, chip: Chip) -> bool:
+    """Whether `matmul`, and a launch that finishes its sums, take less than ns for a and b."""
     if str(a.dtype) not in DTYPES or min(problem.m, problem.n) > FEW:
         return False
     time = product_ns(a, b, _sums(a, b), chip)
     passed = 8 * problem.m * problem.n / (chip.part * chip.multiprocessors)
-    return time + chip.second + passed < one(problem, t, chip)
+    return time + chip.second + passed < ns
 
 
 def _sums(a: Matrix, b: Matrix, at: int = 0) -> Matrix:
@@ -231,14 +227,6 @@ def _interleaved(b: Matrix, columns: int, bk: int, g: int) -> At:
     return b.seen((n // g, 2, g, k), (g * b.pitch, apart, b.pitch, 1), (columns // g, 2, g, bk))
 
 
-def _whole(what: str, name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:
-    """A contiguous array of a shape."""
-    expected = [prod(shape[i + 1:]) for i in range(len(shape))]
-    if info.shape != shape or any(s != e for s, e, n in zip(info.strides, expected, shape) if n > 1):
-        raise tilejit.LaunchError(f"{what}: {name} must be a contiguous {list(shape)} array, found shape "
-                                  f"{list(info.shape)} and strides {list(info.strides)}")
-
-
 def _scale_kind(what: str, name: str, info: ArrayInfo | None, shape: tuple[int, int], kind: str) -> str | None:
     """How a scale applies, by its shape."""
     if info is None:
@@ -246,5 +234,5 @@ def _scale_kind(what: str, name: str, info: ArrayInfo | None, shape: tuple[int, 
     if info.dtype != tl.float32 or info.shape not in ((), (1,), shape):
         raise tilejit.LaunchError(f"{what}: {name} must be fp32 [1] or {list(shape)}, found {info.dtype} "
                                   f"{list(info.shape)}")
-    _whole(what, name, info, info.shape)
+    check_dense(what, name, info, *info.shape)
     return kind if info.shape == shape else "one"

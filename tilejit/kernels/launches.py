@@ -149,8 +149,8 @@ def handed(work: Work, t: Way, c: Matrix, end: End, into: bool) -> Piece:
 
 def parts(work: Work, t: Way) -> tuple[int, Piece]:
     """New memory for the parts of tiles, and the END that stores them."""
-    at = work.new((t.met * t.m, t.n), tl.float32)
-    info = ArrayInfo(0, tl.float32, (t.met * t.m, t.n), (t.n, 1), 0)
+    rows = t.m * (t.programs if t.parts else t.stream)
+    at, info = work.new((rows, t.n), tl.float32), ArrayInfo(0, tl.float32, (rows, t.n), (t.n, 1), 0)
     return at, (ends.part, (Matrix(info, info.shape, info.strides, True, at).descriptor(t.m, t.n),))
 
 

@@ -117,14 +117,9 @@ def _plans(*known: Any) -> dict[str, Work]:
         return {}
     found = [*_routes(call)]
     most = max(1, _TUNED // len(found))
-    routes = {str(r): r for route in found for r in _likeliest(route, call.chip, most)}
-    return {str(r): _routed(call, r) for r in sorted(routes.values(), key=lambda r: r.ns)[:_TUNED]}
-
-
-def _likeliest(route: Route, chip: Chip, most: int) -> list[Route]:
-    """The route with its likeliest plans."""
-    return [replace(route, plan=plan, ns=route.ns - route.plan.ns + plan.ns)
-            for plan in likeliest(route.problem, chip, hopper(), most)]
+    routes = [replace(route, plan=plan, ns=route.ns - route.plan.ns + plan.ns) for route in found
+              for plan in likeliest(route.problem, call.chip, hopper(), most)]
+    return {str(r): _routed(call, r) for r in sorted(routes, key=lambda r: r.ns)[:_TUNED]}
 
 
 def _routed(call: Call, found: Route) -> Work:

@@ -13,7 +13,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, Workspace, called, given, infos_of
-from tilejit.kernels._operands import check_one_of, check_vector, operand, result
+from tilejit.kernels._operands import check_dense, check_one_of, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import current, hopper
 from tilejit.kernels.launches import GROUP, End, load, multiply, whole
@@ -63,7 +63,7 @@ def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
                                   f"of {k} and {mw.shape[1] * 8 // bits} elements")
     group, run, down, across = _groups(scales, zeros, n, k, bits)
     check_one_of(_WHAT, "activation", activation, ACTIVATIONS)
-    check_vector(_WHAT, "bias", bias, n)
+    check_dense(_WHAT, "bias", bias, n)
     mc = result(_WHAT, out, (m, n), 5)
     if 0 in (m, n):
         return work

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from itertools import islice
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -77,11 +78,12 @@ GROUPED = {step: (*tiles, *(Way(128, n, 4, swap=True) for n in (16, 32, 64))) fo
 
 
 #: Bytes of K up to which it is one block, no longer than K must be, whose operands threads read straight, whatever
-#: their lines; and the tiles for such blocks, by their bytes of K.
+#: their lines; and the tiles for such blocks, by their bytes of K and whether threads read both operands (else there is
+#: a role that loads by TMA, to which two warpgroups hand registers).
 SHORT = 128
-BRIEF = {k: tuple(Way(m, n, warps, k_bytes=k, together=t) for m, n, warps, t in (
+BRIEF = {(k, alone): tuple(Way(m, n, warps, k_bytes=k, together=t if alone or warps == 4 else 1) for m, n, warps, t in (
     (64, 16, 4, 4), (64, 32, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 64, 8, 2), (128, 128, 8, 1)))
-    for k in (32, 64, SHORT)}
+    for k in (32, 64, SHORT) for alone in (True, False)}
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,12 @@ def table(tiles: Table, turned: bool, hopper: bool, a_rows: bool, b_rows: bool, 
 
 
 @lru_cache(maxsize=4096)
-def best(problem: Problem, chip: Chip, tiles: tuple[Way, ...], hopper: bool = True) -> Way:
-    """The one of these tiles, undivided, with the least estimated time, of those that there are for a problem."""
+def best(problem: Problem, chip: Chip, tiles: tuple[Way, ...], hopper: bool = True) -> tuple[Way, float]:
+    """The one of these tiles, undivided, with the least estimated time, of those that there are for a problem; and that
+    time."""
     there = ways_of(problem, hopper, _table(tiles), False)
-    return there.ways[int(np.argmin(estimate(problem, there, chip)))]
+    times = estimate(problem, there, chip)
+    return there.ways[int(times.argmin())], float(times.min())
 
 
 @lru_cache(maxsize=256)
@@ -131,7 +135,7 @@ def ways_of(problem: Problem, hopper: bool = True, tiles: Table = ALL, turned: b
         return _table(PROMOTED if p.step == "promote" else WIDENED[64 if p.group % 128 else 128])
     if any(p.units):
         if p.k_bytes <= SHORT:
-            return _turned(_brief(next(k for k in BRIEF if p.k_bytes <= k), all(p.units)))
+            return _turned(BRIEF[next(k for k, _ in BRIEF if p.k_bytes <= k), all(p.units)])
         return _turned(POINTED if all(p.units) else HALF_POINTED)
     ended = p.out_bytes if p.ended else None
     # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
@@ -139,15 +143,9 @@ def ways_of(problem: Problem, hopper: bool = True, tiles: Table = ALL, turned: b
     return table(tiles, turned, hopper, p.a_rows, p.b_rows, ended, swapped, p.scaled)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _turned(tiles: tuple[Way, ...]) -> Table:
     return Table(tuple(replace(w, swap=swap) for w in tiles for swap in (False, True)))
-
-
-@lru_cache(maxsize=8)
-def _brief(k_bytes: int, alone: bool) -> tuple[Way, ...]:
-    """Tiles of short blocks; alone: without a role that loads by TMA, to which two warpgroups hand registers."""
-    return tuple(w if alone or w.warps == 4 else replace(w, together=1) for w in BRIEF[k_bytes])
 
 
 def brief(problem: Problem, chip: Chip) -> bool:
@@ -166,23 +164,23 @@ def parts_of(problem: Problem, tiles: Table, chip: Chip) -> Any:
     return np.maximum(np.floor(np.where(f["ctas"] > 1, 1.0, most)), 1.0)
 
 
-def considered(problem: Problem, chip: Chip, hopper: bool = True) -> tuple[Table, Any, Any]:
-    """Tiles, the parts of K of each, and what they take: first of all whole tiles, then of those that are divided."""
+def considered(problem: Problem, chip: Chip, hopper: bool = True,
+               split: int | None = None) -> tuple[tuple[Way, ...], Any, Any]:
+    """Tiles, the parts of K of each, and what they take: first of all whole tiles, then of those that are divided; or
+    of `split` parts, as far as there are blocks."""
     tiles = ways_of(problem, hopper)
+    if split is not None:
+        parts = np.minimum(split, -(-max(1, problem.k_bytes) // tiles.columns["k_bytes"]))
+        return tiles.ways, parts, estimate(problem, tiles, chip, parts=parts)
     once = tiles.rates(chip)["once"]
     parts = parts_of(problem, tiles, chip) if problem.batches == 1 and not problem.grouped else once
     if parts[parts.argmax()] == 1:
-        return tiles, once, estimate(problem, tiles, chip, parts=once)
+        return tiles.ways, once, estimate(problem, tiles, chip, parts=once)
     both = np.empty((2, len(once)))
     both[0], both[1] = 1, parts
     times = estimate(problem, tiles, chip, parts=both)
     times[1, parts == 1] = np.inf
-    return _twice(tiles), both.ravel(), times.ravel()
-
-
-@lru_cache(maxsize=256)
-def _twice(tiles: Table) -> Table:
-    return Table(tiles.ways * 2)
+    return tiles.ways * 2, both.ravel(), times.ravel()
 
 
 def settled(problem: Problem, way: Way, parts: int, chip: Chip) -> Way:
@@ -196,21 +194,31 @@ def settled(problem: Problem, way: Way, parts: int, chip: Chip) -> Way:
     return way.once if one else way
 
 
+def ordered(problem: Problem, chip: Chip, hopper: bool = True, split: int | None = None,
+            ctas: int | None = None) -> Iterator[tuple[Way, float]]:
+    """Ways of one launch with what they take, the likeliest first; with `split` programs a tile, or so many CTAs that
+    divide K (None: any)."""
+    tiles, parts, times = considered(problem, chip, hopper, split)
+    for i in np.argsort(times, kind="stable"):
+        if tiles[i].k_ctas == (ctas or tiles[i].k_ctas):
+            yield settled(problem, tiles[i], int(parts[i]), chip), float(times[i])
+
+
+def alone(problem: Problem, way: Way, ns: float) -> Plan:
+    """The plan of one launch."""
+    return Plan((Part(0, 0, *way.computed(problem.m, problem.n), way),), ns)
+
+
 @lru_cache(maxsize=4096)
 def choose(problem: Problem, chip: Chip, hopper: bool = True) -> Plan:
     """The plan with the least estimated time."""
-    p = problem
-    tiles, parts, times = considered(p, chip, hopper)
-    best = int(times.argmin())
-    way = settled(p, tiles.ways[best], int(parts[best]), chip)
-    whole = Plan((Part(0, 0, *way.computed(p.m, p.n), way),), float(times[best]))
+    p, (way, ns) = problem, next(ordered(problem, chip, hopper))
+    whole = alone(p, way, ns)
     waves = way.tiles(p.m, p.n) / way.room(chip.multiprocessors)
     full = ceil(waves) < (1 + _LOSS) * waves
-    if parts[best] > 1 or way.k_ctas > 1 or not hopper or p.batches > 1 or waves <= 1 or full or \
-            any(p.units):
+    if way.parts or way.k_ctas > 1 or not hopper or p.batches > 1 or waves <= 1 or full or any(p.units):
         return whole
-    found = divided(p, chip, whole.ns / _GAIN)
-    return whole if found is None else found
+    return divided(p, chip, ns / _GAIN) or whole
 
 
 def divided(problem: Problem, chip: Chip, least: float) -> Plan | None:
@@ -297,39 +305,22 @@ def _beside(first: Part, high: int, wide: int) -> list[tuple[int, int, int, int]
 
 def described(problem: Problem, chip: Chip, hopper: bool = True) -> str:
     """The ways that were considered, the likeliest ones with their estimates, and the choice."""
-    tiles, parts, times = considered(problem, chip, hopper)
-    chosen = choose(problem, chip, hopper)
-    lines = [f"{problem} on {chip.multiprocessors} multiprocessors of {chip.name}: "
-             f"{int(np.isfinite(times).sum())} ways"]
-    for i in np.argsort(times)[:_SHOWN]:
-        way = settled(problem, tiles.ways[i], int(parts[i]), chip)
-        lines.append(f"  {times[i] / 1e3:8.1f} us  {way}")
+    ways, chosen = [x for x in ordered(problem, chip, hopper) if x[1] < inf], choose(problem, chip, hopper)
+    lines = [f"{problem} on {chip.multiprocessors} multiprocessors of {chip.name}: {len(ways)} ways"]
+    lines += [f"  {ns / 1e3:8.1f} us  {way}" for way, ns in ways[:_SHOWN]]
     lines.append(f"chosen, {chosen.ns / 1e3:.1f} us: " + "; ".join(
         f"{p.way}" + (f" for rows {p.m0} to {p.m1} and columns {p.n0} to {p.n1}" if len(chosen.parts) > 1 else "")
         for p in chosen.parts))
     return "\n".join(lines)
 
 
-@lru_cache(maxsize=4096)
 def restricted(problem: Problem, chip: Chip, hopper: bool, split: int | None = None, ctas: int | None = None) -> Way:
-    """The best way of one launch with `split` programs a tile, or so many CTAs that divide K (None: any)."""
-    tiles = ways_of(problem, hopper)
-    if split is None:
-        tiles, parts, times = considered(problem, chip, hopper)
-        if ctas is not None:
-            times = np.where(tiles.columns["k_ctas"] == ctas, times, np.inf)
-    else:
-        parts = np.minimum(split, -(-max(1, problem.k_bytes) // tiles.columns["k_bytes"]))
-        times = np.where(tiles.columns["k_ctas"] == 1, estimate(problem, tiles, chip, parts=parts), np.inf)
-    best = int(times.argmin())
-    return settled(problem, tiles.ways[best], int(parts[best]), chip)
+    """The best way of one launch (`ordered`); parts are those of single CTAs."""
+    return next(ordered(problem, chip, hopper, split, 1 if split else ctas))[0]
 
 
 def likeliest(problem: Problem, chip: Chip, hopper: bool, count: int) -> list[Plan]:
     """The choice, and the plans of one launch that come next."""
-    tiles, parts, times = considered(problem, chip, hopper)
-    found = [choose(problem, chip, hopper)]
-    for i in np.argsort(times)[:count]:
-        way = settled(problem, tiles.ways[i], int(parts[i]), chip)
-        found.append(Plan((Part(0, 0, *way.computed(problem.m, problem.n), way),), float(times[i])))
+    ways = islice(ordered(problem, chip, hopper), count)
+    found = [choose(problem, chip, hopper), *(alone(problem, *x) for x in ways)]
     return list({p.parts: p for p in found}.values())[:count]

@@ -7,9 +7,9 @@ from tilejit import ArrayInfo
 from tilejit.kernels._operands import (
     DTYPES,
     Matrix,
+    check_dense,
     check_one_of,
     check_operands,
-    check_vector,
     in_reach,
     operand,
     result,
@@ -88,6 +88,6 @@ def checked(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: 
     ma, mb = operand(what, "a", a, 0, rank, in_place), operand(what, "b", b, 1, rank, in_place)
     check_operands(what, ma, mb, dtypes, in_place)
     check_one_of(what, "activation", activation, ACTIVATIONS)
-    check_vector(what, "bias", bias, mb.shape[-1])
+    check_dense(what, "bias", bias, mb.shape[-1])
     shape = *map(max, ma.shape[:-2], mb.shape[:-2]), ma.shape[-2], mb.shape[-1]
     return ma, mb, result(what, out, shape, at, in_place=in_place)

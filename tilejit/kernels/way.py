@@ -59,17 +59,9 @@ class Way:
         rows, columns = self.computed(m, n)
         return cdiv(rows, self.m) * cdiv(columns, self.n)
 
-    def blocks(self, pitch: int) -> int:
-        """Blocks of K of `pitch` bytes, of a CTA."""
-        return max(1, cdiv(pitch, self.k_bytes))
-
     def step(self, size: int) -> int:
         """Elements of K, of `size` bytes, in a block of a program."""
         return self.k_bytes * self.k_ctas // size
-
-    def turns(self, m: int, n: int, multiprocessors: int) -> int:
-        """Tiles of an m x n result, or parts of them, that a program has one after another."""
-        return cdiv(self.tiles(m, n) * max(1, self.parts), self.room(multiprocessors))
 
     def room(self, multiprocessors: int) -> int:
         """Programs that run at once."""
@@ -92,19 +84,10 @@ class Way:
         count = self.tiles(m, n)
         return replace(self, programs=count * parts, stream=count)
 
-    def most_parts(self, m: int, n: int, blocks: int, multiprocessors: int) -> int:
-        """Programs that may divide so many blocks of K of each tile of an m x n result: as many as run at once."""
-        return min(self.room(multiprocessors) // self.tiles(m, n), blocks // LEAST_BLOCKS)
-
     @cached_property
     def parts(self) -> int:
         """Programs that have a part of each tile, if all tiles are divided so; else 0."""
         return self.programs // self.stream if self.stream and self.programs % self.stream == 0 else 0
-
-    @cached_property
-    def met(self) -> int:
-        """Tiles of partial sums that meet in memory."""
-        return self.programs if self.parts else self.stream
 
     @cached_property
     def once(self) -> Way:

@@ -76,10 +76,9 @@ def matrices(m: int, n: int, k: int, dtype: str, b_rows: bool) -> tuple[Any, Any
 
 def picked(problem: Problem, chip: Chip, rng: random.Random) -> list[Way]:
     """The ways that are measured."""
-    tiles, parts, times = planning.considered(problem, chip)
-    order = [i for i in np.argsort(times) if times[i] < WITHIN * times.min()]
-    some = order[:LIKELY] + rng.sample(order[LIKELY:], min(OTHERS, max(0, len(order) - LIKELY)))
-    return list(dict.fromkeys(planning.settled(problem, tiles.ways[i], int(parts[i]), chip) for i in some))
+    ways = [*planning.ordered(problem, chip)]
+    near = [way for way, ns in ways if ns < WITHIN * ways[0][1]]
+    return list(dict.fromkeys(near[:LIKELY] + rng.sample(near[LIKELY:], min(OTHERS, max(0, len(near) - LIKELY)))))
 
 
 def work_of(problem: Problem, way: Way, chip: Chip, dtype: str) -> Work:
