@@ -212,7 +212,9 @@ def alone(problem: Problem, way: Way, ns: float) -> Plan:
 @lru_cache(maxsize=4096)
 def choose(problem: Problem, chip: Chip, hopper: bool = True) -> Plan:
     """The plan with the least estimated time."""
-    p, (way, ns) = problem, next(ordered(problem, chip, hopper))
+    p, (tiles, parts, times) = problem, considered(problem, chip, hopper)
+    i, ns = int(times.argmin()), float(times.min())          # the first that `ordered` has, without an order
+    way = settled(p, tiles[i], int(parts[i]), chip)
     whole = alone(p, way, ns)
     waves = way.tiles(p.m, p.n) / way.room(chip.multiprocessors)
     full = ceil(waves) < (1 + _LOSS) * waves
