@@ -12,6 +12,7 @@ from tilejit.ir.core import (
     Op,
     Value,
     beside,
+    blocks,
     clone_block,
     clone_op,
     computes,
@@ -28,20 +29,22 @@ from tilejit.ir.core import (
     listed,
     product_warps,
     reached,
+    read,
     replace,
     total_warps,
     uses,
     walk,
+    whole,
 )
 from tilejit.ir.table import OpDef
 
 if TYPE_CHECKING:
     from tilejit.ir.table import OPS
 
-__all__ = ["OPS", "Block", "Builder", "Edge", "Function", "Op", "OpDef", "Value", "beside", "clone_block", "clone_op",
-           "computes", "const_of", "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing", "erase",
-           "inside", "keep_edges", "listed", "product_warps", "reached", "replace", "total_warps", "types", "uses",
-           "walk"]
+__all__ = ["OPS", "Block", "Builder", "Edge", "Function", "Op", "OpDef", "Value", "beside", "blocks", "clone_block",
+           "clone_op", "computes", "const_of", "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing",
+           "erase", "inside", "keep_edges", "listed", "product_warps", "reached", "read", "replace", "total_warps",
+           "types", "uses", "walk", "whole"]
 
 
 def __getattr__(name: str) -> Any:

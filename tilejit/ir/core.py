@@ -98,6 +98,13 @@ class Op:
         (result,) = self.results
         return result
 
+    def add_results(self, types: Iterable[Type], names: Iterable[str] = ()) -> list[Value]:
+        """More results, behind those that it has."""
+        given, first = [*names], len(self.results)
+        new = [Value(t, self, first + i, given[i] if given else "") for i, t in enumerate(types)]
+        self.results += new
+        return new
+
     @property
     def block(self) -> Block:
         """The block that it is in."""
@@ -317,6 +324,24 @@ def listed(block: Block) -> list[Op]:
             for region in op.regions:
                 out += listed(region)
     return out + block.ops[done:]
+
+
+def blocks(block: Block) -> Iterator[Block]:
+    """A block and the blocks of all regions inside."""
+    yield block
+    for op in block.ops:
+        for region in op.regions:
+            yield from blocks(region)
+
+
+def whole(op: Op) -> list[Op]:
+    """An op and the ops in its regions."""
+    return [op, *(x for region in op.regions for x in listed(region))]
+
+
+def read(op: Op) -> list[Value]:
+    """The values that an op and the ops in its regions use."""
+    return [v for x in whole(op) for v in x.operands]
 
 
 def uses(block: Block) -> dict[Value, list[tuple[Op, int]]]:

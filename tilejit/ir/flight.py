@@ -8,10 +8,10 @@ wgmma.wait_group.)
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
-from tilejit.ir.core import Block, Function, Op, Value, listed
+from tilejit.ir.core import Block, Function, Op, Value, edges, listed, whole
 from tilejit.ir.types import Tile
 
 #: Trips of a loop that are told apart: a product of this trip, of the one before, and of any before that.
@@ -31,10 +31,10 @@ class Flight:
     slots: frozenset[tuple[Value, Value]]
     registers: frozenset[Value]
 
-    def named(self, names: Mapping[Value, Iterable[Value]], gone: Callable[[Value], bool]) -> Flight:
+    def named(self, names: Mapping[Value, Iterable[Value]], gone: Set[Value] = frozenset()) -> Flight:
         """With more names; `gone`: names that mean something else from here on."""
         def over(v: Value) -> set[Value]:
-            return {*names.get(v, ()), *([] if gone(v) else [v])}
+            return {*names.get(v, ()), *([] if v in gone else [v])}
 
         return replace(self, sums=frozenset(x for v in self.sums for x in over(v)),
                        slots=frozenset((b, x) for b, v in self.slots for x in over(v)))
@@ -55,11 +55,13 @@ def _meet(a: Flights, b: Flights) -> Flights:
     return out
 
 
-def _names(old: Iterable[Value], new: Iterable[Value]) -> dict[Value, list[Value]]:
+def _named(state: Flights, pairs: Iterable[tuple[Value | None, Value]], gone: Set[Value] = frozenset()) -> Flights:
+    """What is in flight where values get new names: pairs of old and new; `gone` as above."""
     names: dict[Value, list[Value]] = {}
-    for v, w in zip(old, new):
-        names.setdefault(v, []).append(w)
-    return names
+    for v, w in pairs:
+        if v is not None:
+            names.setdefault(v, []).append(w)
+    return {key: x.named(names, gone) for key, x in state.items()}
 
 
 def _slot(view: Value) -> tuple[Value, Value] | None:
@@ -98,9 +100,8 @@ class _Walker:
         return state
 
     def _dot_fence(self, op: Op, state: Flights) -> Flights:
-        k = op.attrs["pending"]
-        names = _names(op.operands, op.results)
-        return {key: x.named(names, lambda v: False) for key, x in state.items() if x.age < k}
+        left = {key: x for key, x in state.items() if x.age < op.attrs["pending"]}
+        return _named(left, zip(op.operands, op.results))
 
     _dot_wait = _dot_fence
 
@@ -113,49 +114,31 @@ class _Walker:
         return {}
 
     def _if(self, op: Op, state: Flights) -> Flights:
-        ends = []
-        for region in op.regions:
-            end = self.block(region, dict(state))
-            names = _names(region.terminator.operands, op.results)
-            ends.append({key: x.named(names, lambda v: False) for key, x in end.items()})
-        return _meet(*ends)
+        ends = [self.block(region, dict(state)) for region in op.regions]
+        return _meet(*(_named(end, zip(region.terminator.operands, op.results))
+                       for end, region in zip(ends, op.regions)))
 
     def _for(self, op: Op, state: Flights) -> Flights:
-        body = op.regions[0]
-        return self._loop(op, state, body, body, op.operands[3:], body.args[1:], body.terminator.operands,
-                          body.terminator.operands)
-
-    def _while(self, op: Op, state: Flights) -> Flights:
-        before, body = op.regions
-        return self._loop(op, state, before, body, op.operands, before.args, before.terminator.operands[1:],
-                          body.terminator.operands)
-
-    def _loop(self, op: Op, state: Flights, first: Block, last: Block, inits: list[Value], args: list[Value],
-              left: list[Value], yields: list[Value]) -> Flights:
-        """A loop that begins with `first`, left with the values `left`; `last` is its last block (or the same)."""
-        inner = {v for region in op.regions for x in listed(region) for v in x.results}
-        inner.update(v for region in op.regions for v in region.args)
-        into, back = _names(inits, args), _names(yields, args)
-        head = start = {key: x.named(into, lambda v: False) for key, x in state.items()}
+        """A loop of one block, which may be passed by, or of two, which is left behind the first."""
+        (first, *second), ways = op.regions, edges(op)
+        inner = {v for x in whole(op)[1:] for v in x.results} | {v for region in op.regions for v in region.args}
+        head = start = _named(state, [(way.init, way.args[0]) for way in ways])
         for _ in range(_ROUNDS):
-            leaving = self.block(first, head)
-            end = leaving
-            if last is not first:
-                names = _names(left, last.args)
-                end = self.block(last, {key: x.named(names, lambda v: False) for key, x in leaving.items()})
+            leaving = end = self.block(first, head)
+            for last in second:
+                end = self.block(last, _named(leaving, [(way.ends[0], way.args[1]) for way in ways]))
             again: Flights = {}
             for (dot, trip), x in end.items():
-                again = _meet(again, {(dot, min(trip + 1, _TRIPS)): x.named(back, inner.__contains__)})
+                back = [(way.ends[-1], way.args[0]) for way in ways]
+                again = _meet(again, _named({(dot, min(trip + 1, _TRIPS)): x}, back, inner))
             new = _meet(start, again)
             if new == head:
                 break
             head = new
-        names = _names(left, op.results)
-        out = {key: x.named(names, lambda v: False) for key, x in (end if last is first else leaving).items()}
-        if last is first:
-            names = _names(inits, op.results)
-            out = _meet(out, {key: x.named(names, lambda v: False) for key, x in state.items()})
-        return out
+        out = _named(leaving, [(way.ends[0], way.result) for way in ways])
+        return out if second else _meet(out, _named(state, [(way.init, way.result) for way in ways]))
+
+    _while = _for
 
 
 def follow(fn: Function, visit: Visit) -> None:

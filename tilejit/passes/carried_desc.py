@@ -102,7 +102,7 @@ def carry(made: Op, by: Carried, write: Callable[[Builder, Parts], Value]) -> Va
     by.loop.operands.append(write(before, by.first))
     t = made.result.type
     given = body.add_arg(t)
-    by.loop.results.append(Value(t, by.loop, len(by.loop.results)))
+    by.loop.add_results([t])
 
     def of(parts: Parts, block: Block, at: int) -> Value:
         branch = _branch(parts, by)
@@ -113,8 +113,7 @@ def carry(made: Op, by: Carried, write: Callable[[Builder, Parts], Value]) -> Va
         ends = [of(_way(parts, branch, i), region, len(region.ops) - 1) for i, region in enumerate(branch.regions)]
         for region, value in zip(branch.regions, ends):
             region.terminator.operands.append(value)
-        branch.results.append(Value(t, branch, len(branch.results)))
-        return branch.results[-1]
+        return branch.add_results([t])[0]
 
     found = of(tuple(made.operands), made.block, made.block.ops.index(made))
     body.terminator.operands.append(found)

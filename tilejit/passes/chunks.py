@@ -16,14 +16,12 @@ what is unrolled and why.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import gcd, prod
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, reached, total_warps, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, blocks, clone_block, reached, total_warps, uses, walk, whole
 from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.ops.shape import exchanges
-from tilejit.ir.report import Record
 from tilejit.ir.types import Ptr, Tile, elem_of, int32, shape_of
 from tilejit.passes.axis import AxisInfo, analyse
 
@@ -41,24 +39,22 @@ def chunk(fn: Function) -> Function:
     if fn.attrs.get("num_ctas", 1) > 1:
         return fn
     threads, changed = 32 * total_warps(fn), False
-    for block in list(_blocks(fn.body)):
+    for block in list(blocks(fn.body)):
         cost = sum(_cost(op, threads) for op in block.ops)
         if cost <= MOST and not _loads_much(fn, block, threads):
             continue
         group = Group(fn, block)
         problem = group.problem(ELEMENTS * threads)
         where = next((op.loc.short() for op in block.ops if _cost(op, threads) and op.loc), "?")
-        report = fn.attrs.setdefault("report", [])
         if problem and cost > MOST:
-            report.append(Record("long_code", f"tiles at {where}: about {cost} instructions, as every element of a "
-                                 f"thread has its own: {problem}", where, instructions=cost))
+            fn.say("long_code", f"tiles at {where}: about {cost} instructions, as every element of a thread has its "
+                   f"own: {problem}", where, instructions=cost)
         if problem:
             continue
         group.loop()
         changed = True
-        report.append(Record("chunks", f"tiles at {where}: about {cost} instructions if every element of a thread had "
-                             f"its own; they go through a loop of {group.count} chunks", where, instructions=cost,
-                             chunks=group.count))
+        fn.say("chunks", f"tiles at {where}: about {cost} instructions if every element of a thread had its own; they "
+               f"go through a loop of {group.count} chunks", where, instructions=cost, chunks=group.count)
     if changed:
         drop_dead(fn)
     return fn
@@ -99,13 +95,6 @@ def _numbers(v: Value, threads: int) -> int:
 def _in_lines(op: Op) -> bool:
     """Whether an op does the same with every line along its axis: a fold, a scan, a sort."""
     return "collective" in op.define.traits and op.define.layout == "follows" and "axis" in op.attrs
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for region in op.regions if op.define.regions != "fold" else ():
-            yield from _blocks(region)
 
 
 def _cost(op: Op, threads: int) -> int:
@@ -152,11 +141,11 @@ class Group:
                 if problem:
                     return problem
         table = uses(self.fn.body)
-        whole = reached([v for op in self.members for v in op.results
-                         if any(not self._takes_part(user, i) for user, i in table.get(v, ()))],
-                        lambda v: v.op.operands if isinstance(v.op, Op) else ())
+        entire = reached([v for op in self.members for v in op.results
+                          if any(not self._takes_part(user, i) for user, i in table.get(v, ()))],
+                         lambda v: v.op.operands if isinstance(v.op, Op) else ())
         for load in [op for op in self.members if op.define.effects == {"read"}]:
-            if load.result in whole:
+            if load.result in entire:
                 return f"{load.result.name or 'a loaded tile'} is needed whole"
             if any(may_alias(argument_of(load.operands[0]), x) and not self._in_place(load, x) for x in self.stores):
                 return "a chunk may load what one before stores"
@@ -164,8 +153,7 @@ class Group:
             return "two stores may be of the same memory"
         effects = [i for i, op in enumerate(self.block.ops) if op in self.members and op.define.effects]
         for op in self.block.ops[effects[0]:effects[-1]]:
-            inside = (op, *(x for region in op.regions for x in walk(region)))
-            if op not in self.members and any(not x.define.pure for x in inside):
+            if op not in self.members and any(not x.define.pure for x in whole(op)):
                 return f"{op.name} comes between what they load and store"
         size = 0
         for op, at in self.members.items():

@@ -8,6 +8,7 @@ LLVM calls it fp-contract=fast, Triton's option for it is `enable_fp_fusion` (he
 """
 from __future__ import annotations
 
+from tilejit.ir import beside
 from tilejit.ir.core import Builder, Function, Op, Value, erase, replace, uses, walk
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import DType, elem_of
@@ -23,14 +24,12 @@ def contract(fn: Function) -> Function:
     for op in list(walk(fn.body)):
         if op.name not in ("add", "sub"):
             continue
-        t, block = elem_of(op.result.type), op.parent
-        assert block is not None
+        t = elem_of(op.result.type)
         at = next((i for i, v in enumerate(op.operands) if _only_here(v, op, table)), None)
         if at is None or not isinstance(t, DType) or not t.is_float:
             continue
-        product, other = op.operands[at].op, op.operands[1 - at]
-        assert isinstance(product, Op)
-        b = Builder(block, block.ops.index(op), op.loc)
+        product, other = op.operands[at].maker, op.operands[1 - at]
+        b = beside(op)
         x, y = product.operands
         if op.name == "sub" and at == 0:
             other = _negated(other, b)

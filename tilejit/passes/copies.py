@@ -10,7 +10,7 @@ Those that the author issues an iteration ahead, into registers, are marked with
 """
 from __future__ import annotations
 
-from tilejit.ir import Function, Op, enclosing, walk
+from tilejit.ir import Function, Op, enclosing, read, walk
 from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import DType, Tile
 from tilejit.passes.rules import const_of
@@ -80,8 +80,7 @@ def _is_ahead(load: Op) -> bool:
     for op in load.parent.ops[load.parent.ops.index(load) + 1:]:
         if op.name == "convert" and op.operands[0] in values:
             values.append(op.result)
-        elif op is not load.parent.terminator and any(
-                v in x.operands for v in values for x in (op, *(y for r in op.regions for y in walk(r)))):
+        elif op is not load.parent.terminator and not set(values).isdisjoint(read(op)):
             return False
     return any(v in load.parent.terminator.operands for v in values)
 

@@ -10,7 +10,7 @@ reductions share passes over them (`schedule/strips.py`).
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, replace, walk
+from tilejit.ir import Block, Builder, Function, Op, read, replace, walk
 from tilejit.ir.folds import joined
 from tilejit.ir.types import Tile
 
@@ -36,7 +36,7 @@ def _other(block: Block, first: Op) -> tuple[Op, list[Op]] | None:
         return None
     late, moved = set(first.results), []
     for op in block.ops[block.ops.index(first) + 1:]:
-        if any(v in late for x in (op, *(y for r in op.regions for y in walk(r))) for v in x.operands):
+        if not late.isdisjoint(read(op)):
             if op.regions or not op.define.pure or "terminator" in op.define.traits or "collective" in op.define.traits:
                 return None
             late.update(op.results)

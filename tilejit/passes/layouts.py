@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, divides_k, edge_at, total_warps, uses, walk
+from tilejit.ir import Function, Op, Value, divides_k, edge_at, reached, total_warps, uses, walk
 from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import Tile
 from tilejit.layout.clusters import beside, in_each, rows_from_each
@@ -46,7 +46,6 @@ from tilejit.passes.layouts_rules import (
     handed_over,
     operand_layout,
     same_layout,
-    tile,
 )
 from tilejit.passes.products import choose_units
 
@@ -58,7 +57,7 @@ def assign_layouts(fn: Function) -> Function:
     mark_reductions(fn)
     facts = analyse(fn)
     for v, layout in Assignment(fn, facts).run().items():
-        v.type = tile(v.type).with_layout(layout)
+        v.type = v.tile.with_layout(layout)
     layouts_convert.insert(fn)
     layouts_convert.improve(fn)
     merge_copies(fn.body, {}, {})
@@ -114,10 +113,10 @@ class Assignment:
             self.settle(v, 16)
             if op.results and v in self.chosen and self.chosen[v].rank > 1 and self.chosen[v].odd_dims:
                 raise CompilationError(f"{op.name}: registers take a block of sizes that are powers of two, found "
-                                       f"{list(tile(v.type).shape)} (products may read it in place)", op.loc)
+                                       f"{list(v.tile.shape)} (products may read it in place)", op.loc)
         rest = [v for op in self.ops for v in (*op.results, *(a for r in op.regions for a in r.args))
                 if isinstance(v.type, Tile) and v not in self.chosen]
-        for v in sorted(rest, key=lambda v: tile(v.type).numel, reverse=True):
+        for v in sorted(rest, key=lambda v: v.tile.numel, reverse=True):
             self.settle(v, 4)
         return self.chosen
 
@@ -129,7 +128,7 @@ class Assignment:
 
     def accumulator(self, dot: Op) -> LinearLayout:
         """The layout that the tensor cores give a product."""
-        shape = tile(dot.result.type).shape
+        shape = dot.result.tile.shape
         try:
             if dot.name == "dot_fma":
                 return fma_accumulator(shape, self.warps)
@@ -151,21 +150,16 @@ class Assignment:
 
     def feeds_product(self, dot: Op) -> bool:
         """Whether the result of a product, or what follows from it by elementwise ops, is another's left operand."""
-        seen: set[Value] = set()
-        work = [dot.result]
-        while work:
-            v = work.pop()
-            for user, index in self.uses.get(v, ()):
-                if user.name == "dot" and index == 0:
-                    return True
-                if "elementwise" in user.define.traits and user.parent is dot.parent:
-                    work += [r for r in user.results if r not in seen]
-                    seen.update(user.results)
-        return False
+        def follows(v: Value) -> list[Value]:
+            return [r for user, _ in self.uses.get(v, ())
+                    if "elementwise" in user.define.traits and user.parent is dot.parent for r in user.results]
+
+        return any(user.name == "dot" and index == 0
+                   for v in reached([dot.result], follows) for user, index in self.uses.get(v, ()))
 
     def default(self, v: Value, vector_bytes: int) -> LinearLayout:
         """Neighbouring threads on neighbouring elements, `vector_bytes` each if the tile is large enough."""
-        t = tile(v.type)
+        t = v.tile
         spread = max(1, t.numel // (32 * self.warps))
         vector = min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits)))
         try:
@@ -178,7 +172,7 @@ class Assignment:
         try:
             return self.accesses.coalesced(access, near)
         except ValueError as e:
-            raise _no_layout(tile(access.operands[0].type), e, access) from None
+            raise _no_layout(access.operands[0].tile, e, access) from None
 
     def in_shared(self, v: Value) -> bool:
         """True for blocks that only products read, in place."""
@@ -192,7 +186,7 @@ class Assignment:
         transposed = False
         while isinstance(v.op, Op) and v.op.name == "trans":
             v, transposed = v.op.operands[0], not transposed
-        return tile(v.type).elem.bits == 16 or transposed == (index == 1)
+        return v.tile.elem.bits == 16 or transposed == (index == 1)
 
     def set(self, v: Value, layout: LinearLayout) -> None:
         """Choose a tile's layout if it has none and lives in registers; tied values get the same."""
@@ -281,7 +275,7 @@ class Assignment:
             return False
         ends = (layout, best) if into else (best, layout)
         moved = op.operands[1] if into else op.result
-        return here - there <= cost(plan(*ends, max(1, tile(moved.type).elem.bits // 8)))
+        return here - there <= cost(plan(*ends, max(1, moved.tile.elem.bits // 8)))
 
 
 def _no_layout(t: Tile, why: ValueError, op: object) -> CompilationError:
@@ -298,7 +292,7 @@ def _arrives_in_shared(v: Value) -> bool:
 
 def _weight(access: Op) -> tuple[int, int]:
     """How much an access matters: the loops around it, then the bytes that it moves."""
-    t = tile(access.operands[0].type)
+    t = access.operands[0].tile
     return loops_around(access), t.numel * t.elem.elem.bytes  # type: ignore[union-attr]
 
 

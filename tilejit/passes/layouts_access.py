@@ -13,7 +13,6 @@ from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import Basis, LinearLayout
 from tilejit.layout.named import blocked
 from tilejit.passes.axis import AxisInfo, vector_width
-from tilejit.passes.layouts_rules import tile
 
 Facts = dict[Value, AxisInfo]
 #: Bytes of a cache line, which one cycle looks up, and of a sector, the least that moves.
@@ -37,7 +36,7 @@ class Accesses:
         #: they share a layout.
         self.widths: dict[tuple[tuple[int, ...], int], int] = {}
         for op in self.ops:
-            key = (tile(op.operands[0].type).shape, fastest(op, facts))
+            key = (op.operands[0].tile.shape, fastest(op, facts))
             self.widths[key] = max(self.widths.get(key, 1), self._width(op))
         #: Shape of tiles that scans and networks go along a dimension of, which is cheapest within a thread -> it
         self.along = {v.type.shape: op.attrs["axis"] for op in walk(fn.body)
@@ -57,7 +56,7 @@ class Accesses:
 
     def _width(self, op: Op) -> int:
         """Elements of one access: at most 16 bytes, and no wider than using every thread allows."""
-        t = tile(op.operands[0].type)
+        t = op.operands[0].tile
         spread = max(1, t.numel // (32 * self.warps))
         return min(access_width(op, self.facts, fastest(op, self.facts)), spread)
 
@@ -66,7 +65,7 @@ class Accesses:
         thread holds (fp32 sums of bf16 numbers), it is as many as make all of them least work: a sector that is written
         in two instructions is moved twice. (Behind a loop over others they matter little.)"""
         widest = self.widths[shape, dim]
-        ops = [op for op in self.ops if tile(op.operands[0].type).shape == shape and fastest(op, self.facts) == dim]
+        ops = [op for op in self.ops if op.operands[0].tile.shape == shape and fastest(op, self.facts) == dim]
         deepest = max(map(loops_around, ops))
         vectors = [self._width(op) for op in ops if (op.name == "store" or op.attrs.get("unread"))
                    and loops_around(op) == deepest and not op.attrs.get("seldom")
@@ -93,7 +92,7 @@ class Accesses:
     def coalesced(self, op: Op, near: LinearLayout | None = None) -> LinearLayout:
         """Neighbouring threads on neighbouring addresses; if that costs nothing, with the warps of `near`,
         so that a tile in that layout need not leave its warp. CTAs hold what they hold of `near`, or all."""
-        t = tile(op.operands[0].type)
+        t = op.operands[0].tile
         dim = fastest(op, self.facts)
         order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
         last = cta_bases(near, self.ctas) if near is not None else self.of_ctas(t.shape)
@@ -117,7 +116,7 @@ class Accesses:
         hold a vector's neighbours exchange them for other registers. None where they cannot, or hold vectors."""
         if op.name != "store" or held is None or held.odd_dims or held.rank < 2 or held.zero_bits("lane"):
             return None
-        t, dim = tile(op.operands[0].type), fastest(op, self.facts)
+        t, dim = op.operands[0].tile, fastest(op, self.facts)
         width = min(access_width(op, self.facts, dim), self.widths[t.shape, dim])
         return with_vectors(held, dim, width) if held.contiguous_registers(dim) < width else None
 
@@ -130,7 +129,7 @@ class Accesses:
         """Cycles of one warp for the access in this layout: each instruction takes one per cache line that it
         touches, or one per sector written or two sectors read, if that is more; and with a mask at least two more, for
         the predicate and for what is there without the access."""
-        t = tile(op.operands[0].type)
+        t = op.operands[0].tile
         elem = elem_of(t)
         assert isinstance(elem, Ptr)
         info, dim = self.facts[op.operands[0]], fastest(op, self.facts)

@@ -6,12 +6,12 @@ widening cast, after a narrowing cast, and is dropped where it has become the id
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Builder, Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir import Builder, Function, Op, Value, beside, erase, replace, uses, walk
 from tilejit.ir.report import Record
 from tilejit.ir.types import Tile
 from tilejit.layout.convert import Registers, Shuffles, Swaps, plan
 from tilejit.layout.linear import LinearLayout
-from tilejit.passes.layouts_rules import backward, natural, tile, wanted
+from tilejit.passes.layouts_rules import backward, natural, wanted
 
 
 def insert(fn: Function) -> None:
@@ -22,15 +22,14 @@ def insert(fn: Function) -> None:
     for op, layout in made:
         for r in op.results:
             if isinstance(r.type, Tile) and r.type.layout != layout:
-                new = Builder(op.block, op.block.ops.index(op) + 1, op.loc).op(
-                    "convert", r, result_types=[r.type]).result
+                new = beside(op, behind=True).op("convert", r, result_types=[r.type]).result
                 r.type, new.name = r.type.with_layout(layout), r.name
                 for user, index in table.get(r, ()):
                     user.operands[index] = new
     for op in list(walk(fn.body)):
         for index, layout in wanted(op).items():
             v = op.operands[index]
-            if tile(v.type).layout not in (None, layout):
+            if v.tile.layout not in (None, layout):
                 op.operands[index] = _converted(op, v, layout)
 
 
@@ -43,7 +42,7 @@ def _converted(op: Op, v: Value, layout: LinearLayout) -> Value:
         if "loop" in at.define.traits:
             before = at
     b = Builder(before.block, before.block.ops.index(before), op.loc)
-    new = b.op("convert", v, result_types=[tile(v.type).with_layout(layout)]).result
+    new = b.op("convert", v, result_types=[v.tile.with_layout(layout)]).result
     new.name = v.name
     return new
 
@@ -80,7 +79,7 @@ def _dropped(fn: Function, op: Op, table: dict) -> bool:
 def _before(fn: Function, op: Op, table: dict) -> bool:
     """convert(f(x)) -> f(convert(x)) where x's tiles are smaller, or f renames the elements of a load, and only the
     conversion uses f(x), unless more threads would then compute f of an element."""
-    source, layout = op.operands[0], tile(op.result.type).layout
+    source, layout = op.operands[0], op.result.tile.layout
     maker = source.op
     assert layout is not None
     if not isinstance(maker, Op) or len(table[source]) != 1 or len(maker.results) != 1 or maker.regions \
@@ -91,9 +90,9 @@ def _before(fn: Function, op: Op, table: dict) -> bool:
     tiles = [v for v in maker.operands if isinstance(v.type, Tile)]
     if needs is None and tiles:
         return False
-    if any(tile(v.type).layout is None for v in tiles) or _repeats(op) and kind == "same":
+    if any(v.tile.layout is None for v in tiles) or _repeats(op) and kind == "same":
         return False
-    moved = {v for v in tiles if tile(v.type).layout != needs}
+    moved = {v for v in tiles if v.tile.layout != needs}
     renames = kind == "maps" and all(map(_is_loaded, moved))
     if sum(_bytes(v) for v in moved) >= _bytes(source) and not renames:
         return False
@@ -122,9 +121,9 @@ def _after(fn: Function, op: Op, table: dict) -> bool:
             or sum(isinstance(v.type, Tile) for v in user.operands) != 1 \
             or _bytes(user.result) >= _bytes(op.result) and not _repeats(op):
         return False
-    want = tile(user.result.type)
+    want = user.result.tile
     user.operands[users[0][1]] = op.operands[0]
-    user.result.type = want.with_layout(tile(op.operands[0].type).layout)
+    user.result.type = want.with_layout(op.operands[0].tile.layout)
     b = Builder(user.block, user.block.ops.index(user) + 1, op.loc)
     new = b.op("convert", user.result, result_types=[want])
     new.result.name = user.result.name
@@ -136,13 +135,13 @@ def _after(fn: Function, op: Op, table: dict) -> bool:
 
 def _repeats(op: Op) -> bool:
     """Whether more threads hold an element after a conversion than before."""
-    before, after = (tile(v.type).layout for v in (op.operands[0], op.result))
+    before, after = (v.tile.layout for v in (op.operands[0], op.result))
     assert before is not None and after is not None
     return after.num_registers > before.num_registers
 
 
 def _bytes(v: Value) -> int:
-    t = tile(v.type)
+    t = v.tile
     return t.numel * max(1, t.elem.bits // 8)
 
 
@@ -153,7 +152,7 @@ def describe(fn: Function) -> list[Record]:
     for op in walk(fn.body):
         if op.name != "convert":
             continue
-        src, dst = tile(op.operands[0].type), tile(op.result.type)
+        src, dst = op.operands[0].tile, op.result.tile
         assert src.layout is not None and dst.layout is not None
         try:
             found = plan(src.layout, dst.layout, max(1, dst.elem.bits // 8))

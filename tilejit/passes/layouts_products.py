@@ -1,7 +1,7 @@
 """First operands of products that are computed: they stay in registers, in the layout that wgmma reads them in."""
 from __future__ import annotations
 
-from tilejit.ir import Op, Value
+from tilejit.ir import Op, Value, reached
 from tilejit.ir.types import DType, Tile
 from tilejit.layout.convert import Registers, plan
 from tilejit.layout.linear import LinearLayout
@@ -44,16 +44,10 @@ def in_other_order(dot: Op) -> LinearLayout | None:
 
 def _through_pointers(v: Value, numel: int) -> bool:
     """Whether a tile is computed from one of at least `numel` elements that was loaded through pointers."""
-    seen: set[Value] = set()
-    work = [v]
-    while work:
-        v = work.pop()
-        if v in seen or not isinstance(v.type, Tile) or not isinstance(v.op, Op):
-            continue
-        seen.add(v)
-        if v.op.name == "load":
-            if v.type.numel >= numel:
-                return True
-        elif v.op.define.pure and not v.op.regions and v.op.name != "dot":
-            work.extend(v.op.operands)
-    return False
+    def sources(v: Value) -> list[Value]:
+        op = v.op
+        pure = isinstance(op, Op) and isinstance(v.type, Tile) and op.define.pure and not op.regions
+        return op.operands if isinstance(op, Op) and pure and op.name != "dot" else []
+
+    return any(isinstance(x.op, Op) and x.op.name == "load" and isinstance(x.type, Tile) and x.type.numel >= numel
+               for x in reached([v], sources))

@@ -7,7 +7,7 @@ which layout it needs each operand and `natural` in which it produces its result
 from __future__ import annotations
 
 from tilejit.ir import Op, Value, edge_at, edges
-from tilejit.ir.types import Tile, Type
+from tilejit.ir.types import Tile
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_operand
 from tilejit.layout.named import blocked
@@ -17,12 +17,6 @@ from tilejit.passes.layouts_products import in_other_order
 def layout_of(v: Value) -> LinearLayout | None:
     """The layout of a tile, or None."""
     return v.type.layout if isinstance(v.type, Tile) else None
-
-
-def tile(t: Type) -> Tile:
-    """The type as a tile type."""
-    assert isinstance(t, Tile), t
-    return t
 
 
 def backward(op: Op, layout: LinearLayout) -> LinearLayout | None:
@@ -68,7 +62,7 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
         else:
             targets[0] = in_other_order(op)
     elif op.name == "block_store":
-        t = tile(op.operands[1].type)
+        t = op.operands[1].tile
         assert t.layout is not None
         if t.elem.bits < 32:         # wider ones fill sectors of 32 bytes from an accumulator's layout, too
             targets = {1: blocked(t.shape, t.layout.in_size("warp"), 128 // t.elem.bits)}
@@ -84,7 +78,7 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
 
 def operand_layout(dot: Op, index: int, accumulator: LinearLayout) -> LinearLayout:
     """The layout in which mma.sync takes operand 0 or 1 of a product with that accumulator."""
-    t = tile(dot.operands[index].type)
+    t = dot.operands[index].tile
     return mma_operand(accumulator, index, t.shape[-2 if index else -1], t.elem.bits // 8)
 
 

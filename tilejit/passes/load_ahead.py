@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilejit.ir import Builder, Function, Op, Value, clone_op, const_of, listed, replace, walk
+from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, listed, replace, walk
 from tilejit.ir.ahead import Ahead, address_slice, order_problem
 from tilejit.ir.registers import peak, size
 from tilejit.ir.types import Tile, int1
@@ -104,7 +104,7 @@ class _Loop:
         """Loads of the first iterations before the loop, those of later ones in it."""
         loop, body = self.loop, self.loop.regions[0]
         lo, _, step = loop.operands[:3]
-        b = Builder(loop.block, loop.block.ops.index(loop), loop.loc)
+        b = beside(loop)
         at, carried = lo, [e.init for e in self.found.carried if e.init is not None]
         queue: list[Value] = []
         for _ in range(self.depth):
@@ -124,7 +124,7 @@ class _Loop:
         for x in self.loads:
             x.op.block.ops.remove(x.op)
         body.terminator.operands += [*moved, *later]
-        loop.results += [Value(v.type, loop, len(loop.results) + i) for i, v in enumerate((*carried, *queue))]
+        loop.add_results(v.type for v in (*carried, *queue))
 
     def issue(self, at: Value, carried: list[Value], b: Builder) -> tuple[list[Value], list[Value]]:
         """The loads of the iteration `at`, if there is one, and what is carried on to the next."""

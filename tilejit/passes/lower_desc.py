@@ -30,6 +30,7 @@ from math import gcd, prod
 from typing import Any
 
 from tilejit.errors import CompilationError
+from tilejit.ir import beside
 from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
@@ -183,7 +184,7 @@ class _Lowering:
             if not op.define.traits & {"tma", "query"}:
                 continue
             desc = op.operands[0]
-            b = Builder(block, block.ops.index(op), op.loc)
+            b = beside(op)
             if "query" in op.define.traits:
                 if isinstance(desc.op, Op):
                     self.swap(op, block, self.query(b, op, desc.op))

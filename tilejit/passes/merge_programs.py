@@ -17,7 +17,7 @@ from __future__ import annotations
 from math import prod
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Builder, Function, Op, Value, listed
+from tilejit.ir import Builder, Function, Op, Value, read, whole
 from tilejit.ir.types import Tile, elem_of, int32, shape_of
 
 #: Bytes that merged programs read (or write) together, elements of their greatest tile, and programs, at most: less
@@ -63,8 +63,7 @@ def _varying(fn: Function) -> set[Value]:
     """The values that differ from program to program along the grid's first axis."""
     found: set[Value] = set()
     for op in fn.body.ops:
-        inside = [x for region in op.regions for x in listed(region)]
-        if _is_index(op) or any(v in found for x in (op, *inside) for v in x.operands):
+        if _is_index(op) or not found.isdisjoint(read(op)):
             found.update(op.results)
     return found
 
@@ -88,7 +87,7 @@ def _obstacle(fn: Function, varies: set[Value]) -> str:
 
 def _once(op: Op) -> str:
     """Why an op that is the same in all programs cannot be done once for all of them."""
-    effects = op.define.effects.union(*(x.define.effects for region in op.regions for x in listed(region)))
+    effects = frozenset().union(*(x.define.effects for x in whole(op)))
     return "" if effects <= {"read", "control"} else f"{op.name} is done by each program"
 
 
@@ -101,8 +100,7 @@ def _alone(op: Op, varies: set[Value]) -> str:
             "" if op.operands[0] in varies else f"all programs {op.name} at one address"
     if not op.define.pure or "packs" in op.define.traits or op.name == "checked":
         return f"{op.name} is done by each program"
-    if op.regions and (op.define.regions != "fold" or any(v in varies for r in op.regions for x in listed(r)
-                                                          for v in x.operands)):
+    if op.regions and (op.define.regions != "fold" or any(v in varies for x in whole(op)[1:] for v in x.operands)):
         return f"{op.name} depends on the program"
     known = {"elementwise", "shape", "collective"} & op.define.traits or _is_index(op)
     return "" if known else f"{op.name} has no form for several programs"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilejit.ir import Builder, Function, Op, Value, const_of, walk
+from tilejit.ir import Builder, Function, Op, Value, beside, const_of, walk
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import Tile, int32, int64, shape_of
 from tilejit.passes.rules import bounds, defined_by
@@ -77,7 +77,7 @@ def _narrow(op: Op) -> bool:
         one, two, pred = two, one, _SWAPPED[pred]
     if one.tile is None or not _may_narrow(one, two):
         return False
-    b = Builder(op.block, op.block.ops.index(op), op.loc)
+    b = beside(op)
     difference = _total(two.scalars, b) if two.scalars else b.const(0, int64)
     if one.scalars:
         difference = b("sub", difference, _total(one.scalars, b))

@@ -15,7 +15,7 @@ accesses what was accessed before it, they meet before the loop, once.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op
+from tilejit.ir import Block, Function, Op, beside
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Tile
@@ -33,14 +33,14 @@ def _order(block: Block, pending: list[Op]) -> list[Op]:
     for op in list(block.ops):
         if _is_access(op):
             if any(_conflict(before, op) for before in pending):
-                Builder(block, block.ops.index(op), op.loc).op("debug_barrier")
+                beside(op).op("debug_barrier")
                 pending = []
             pending = [*pending, op]
         if op.name == "debug_barrier" or not op.regions and scratch_bytes(op):
             pending = [op] if _is_access(op) else []
         elif op.regions and "carries" in op.define.traits:
             if "loop" in op.define.traits and any(_reached(region, pending) for region in op.regions):
-                Builder(block, block.ops.index(op), op.loc).op("debug_barrier")
+                beside(op).op("debug_barrier")
                 pending = []
             for _ in range(2 if "loop" in op.define.traits else 1):     # what one iteration leaves, the next one finds
                 left = [_order(region, pending) for region in op.regions]

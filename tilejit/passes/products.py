@@ -17,7 +17,20 @@ What computes the others, and over which warps, is chosen with the layouts (`cho
 from __future__ import annotations
 
 from tilejit.errors import ClusterError, CompilationError
-from tilejit.ir import Builder, Function, Op, Value, const_of, divides_k, erase, product_warps, replace, uses, walk
+from tilejit.ir import (
+    Builder,
+    Function,
+    Op,
+    Value,
+    beside,
+    const_of,
+    divides_k,
+    erase,
+    product_warps,
+    replace,
+    uses,
+    walk,
+)
 from tilejit.ir.numeric import PARTS
 from tilejit.ir.target import product_unit, target_of
 from tilejit.ir.types import DTYPES, DType, Tile, bf16, fp32, int32
@@ -48,12 +61,12 @@ def _accumulate(fn: Function) -> None:
         for at, v in enumerate(op.operands):
             dot, other = v.op, op.operands[1 - at]
             if isinstance(dot, Op) and dot.name == "dot" and dot.parent is op.parent and len(table[v]) == 1 \
-                    and const_of(dot.operands[2]) == 0 and "promote" not in dot.attrs and op.parent is not None:
-                new = Builder(op.parent, op.parent.ops.index(op), op.loc)("dot", *dot.operands[:2], other, **dot.attrs)
+                    and const_of(dot.operands[2]) == 0 and "promote" not in dot.attrs:
+                new = beside(op)("dot", *dot.operands[:2], other, **dot.attrs)
                 new.name = op.result.name
                 replace(fn.body, {op.result: new})
                 table[new] = table.pop(op.result, [])
-                erase({op, dot}, op.parent)
+                erase({op, dot}, op.block)
                 break
 
 

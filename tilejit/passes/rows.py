@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, erase, replace, total_warps, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, erase, reached, replace, total_warps, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, elem_of, int32
@@ -119,30 +119,18 @@ def _meets_twice(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
 
 def _follow(values: list[Value], table: dict[Value, list[tuple[Op, int]]]) -> set[Value]:
     """These values and all that elementwise arithmetic makes of them, once they are spread over tiles."""
-    work, seen = list(values), set()
-    while work:
-        v = work.pop()
-        if v not in seen:
-            seen.add(v)
-            work += [r for op, _ in table.get(v, ()) if op.define.pure and (
-                "elementwise" in op.define.traits or op.name in ("splat", "broadcast")) for r in op.results]
-    return seen
+    return reached(values, lambda v: [r for op, _ in table.get(v, ()) if op.define.pure and (
+        "elementwise" in op.define.traits or op.name in ("splat", "broadcast")) for r in op.results])
 
 
 def _in_strips(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
     """Whether nothing but arithmetic, stores and reductions follows from a row, so that it is worked on in strips."""
-    work, seen = [load.result], set()
-    while work:
-        v = work.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        for op, _ in table.get(v, ()):
-            if op.define.pure and "elementwise" in op.define.traits:
-                work += op.results
-            elif op.name not in ("reduce", "store") or op.parent is not load.parent:
-                return False
-    return True
+    def arithmetic(op: Op) -> bool:
+        return op.define.pure and "elementwise" in op.define.traits
+
+    row = reached([load.result], lambda v: [r for op, _ in table.get(v, ()) if arithmetic(op) for r in op.results])
+    return all(arithmetic(op) or op.name in ("reduce", "store") and op.parent is load.parent
+               for v in row for op, _ in table.get(v, ()))
 
 
 _NO_ROW = "its addresses do not count up"

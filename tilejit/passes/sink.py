@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilejit.ir import Block, Function, Op, Value, clone_op, reached, walk
+from tilejit.ir import Block, Function, Op, Value, clone_op, reached, read, whole
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.registers import size
 
@@ -33,18 +33,13 @@ def _block(block: Block) -> bool:
     return changed
 
 
-def _operands(op: Op) -> list[Value]:
-    """What an op uses, its regions included."""
-    return [*op.operands, *(v for region in op.regions for x in walk(region) for v in x.operands)]
-
-
 def _behind(block: Block, loop: Op) -> bool:
     """Recompute behind one loop."""
     at = block.ops.index(loop)
     before, behind = set(block.ops[:at]), block.ops[at + 1:]
-    used = {op: _operands(op) for op in behind}
+    used = {op: read(op) for op in behind}
     wanted = dict.fromkeys(v for found in used.values() for v in found if v.op in before)
-    inside = set(_operands(loop))
+    inside = set(read(loop))
 
     def able(v: Value) -> bool:
         op = v.op
@@ -70,7 +65,7 @@ def _behind(block: Block, loop: Op) -> bool:
         for v in used[op]:
             if v in sunk:
                 copy(v)
-        for x in (op, *(x for region in op.regions for x in walk(region))):
+        for x in whole(op):
             x.operands = [made.get(v, v) if v in sunk else v for v in x.operands]
         out.append(op)
     block.ops[at + 1:] = out

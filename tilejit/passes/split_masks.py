@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilejit.ir import beside
 from tilejit.ir.core import Builder, Function, Op, Value, clone_op, const_of, listed, replace, total_warps, walk
 from tilejit.ir.types import DType, Tile, Type, elem_of, int64, shape_of
 from tilejit.passes.affine import Forms, Poly, build, inside, number
@@ -135,8 +136,7 @@ class _Masks:
     # -- writing --------------------------------------------------------------------------------------------
     def _write(self, limits: list[Limit], known: dict[Op, bool], step: int) -> None:
         loop = self.loop
-        block = loop.block
-        b = Builder(block, block.ops.index(loop), loc=loop.loc)
+        b = beside(loop)
         lo, hi, by = loop.operands[:3]
         t = self._wide(limits)
         low, high = _as(lo, t, b), _as(hi, t, b)
@@ -171,7 +171,7 @@ class _Masks:
                 twins = zip(walk(self.body), walk(new.regions[0]))
                 self._without(new, {twin: known[op] for op, twin in twins if op in known})
             carried = new.results
-        block.ops.remove(loop)
+        loop.block.ops.remove(loop)
         replace(self.fn.body, dict(zip(loop.results, carried)))
         self._say(parts, known)
 
@@ -180,7 +180,7 @@ class _Masks:
         """Comparisons whose elements are all known become constants."""
         made = {}
         for op, value in known.items():
-            made[op.result] = Builder(op.block, op.block.ops.index(op), op.loc).const(value, op.result.type)
+            made[op.result] = beside(op).const(value, op.result.type)
         replace(loop.regions[0], made)
 
     def _say(self, parts: list[tuple[Value, Value, bool]], known: dict[Op, bool]) -> None:

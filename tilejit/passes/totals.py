@@ -12,7 +12,7 @@ one by one take a register each. A thread's sums are then of other elements of i
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, total_warps, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, beside, total_warps, uses, walk
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import DType, Tile, int32
 from tilejit.passes.axis import analyse
@@ -111,7 +111,7 @@ class _Totals(Group):
     def retype(self, small: list[Tile]) -> None:
         """The loop carries the smaller tiles, from the same beginning."""
         loop = self.loop_op
-        b = Builder(loop.block, loop.block.ops.index(loop), loop.loc)
+        b = beside(loop)
         for i, t in zip(self.which, small):
             loop.operands[3 + i] = b.const(const_of(loop.operands[3 + i]), t)
             loop.regions[0].args[1 + i].type = loop.results[i].type = t

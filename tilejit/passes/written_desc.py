@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
+from tilejit.ir import beside
 from tilejit.ir.core import Builder, Function, Op, Value, enclosing, uses
 from tilejit.ir.types import Desc
 from tilejit.passes.axis import AxisInfo, analyse
@@ -79,12 +80,8 @@ class Writing:
     @staticmethod
     def _where_parts_change(made: Op, write: Callable[[Builder, Parts], Value]) -> Value:
         """A descriptor that is written where it is made, or carried to there."""
-        parts, block = tuple(made.operands), made.parent
-        assert block is not None
         by = carried(made)
-        if by is not None:
-            return carry(made, by, write)
-        return write(Builder(block, block.ops.index(made), made.loc), parts)
+        return carry(made, by, write) if by is not None else write(beside(made), tuple(made.operands))
 
 
 def units(b: Builder, n: Value, t: Desc) -> Value:

@@ -27,13 +27,6 @@ LOG2E = "0f3FB8AA3B"
 LN2 = "0f3F317218"
 
 
-def dtype_of(op: Op, index: int = 0) -> DType:
-    """The element dtype of an operand."""
-    t = elem_of(op.operands[index].type)
-    assert isinstance(t, DType), t
-    return t
-
-
 @lru_cache
 def suffix(t: DType | Ptr) -> str:
     """The PTX type of arithmetic on t: s32, u64, f32, f16, bf16, ... (8-bit integers use 16 bits)."""
@@ -108,7 +101,7 @@ def _const(e: Emitter, op: Op) -> None:
 
 @emits("add", "sub", "mul")
 def _add_sub_mul(e: Emitter, op: Op) -> None:
-    t, p = dtype_of(op), e.p
+    t, p = op.operands[0].dtype, e.p
     cls, name = reg_class(t), op.name
     if t.kind == "bool":
         each(e, op, lambda a, b: p.new("pred", "and.pred" if name == "mul" else "xor.pred", a, b))
@@ -153,7 +146,7 @@ def _bf16_by_fma(e: Emitter, name: str, a: str, b: str) -> str:
 
 @emits("div")
 def _div(e: Emitter, op: Op) -> None:
-    t, p = dtype_of(op), e.p
+    t, p = op.operands[0].dtype, e.p
     if t.bits == 64:
         each(e, op, lambda a, b: p.new("f64", "div.rn.f64", a, b))
         return
@@ -171,7 +164,7 @@ def _div(e: Emitter, op: Op) -> None:
 
 @emits("idiv", "irem")
 def _idiv_irem(e: Emitter, op: Op) -> None:
-    t, p = dtype_of(op), e.p
+    t, p = op.operands[0].dtype, e.p
     opcode = f"{'div' if op.name == 'idiv' else 'rem'}.{suffix(t)}"
     by = constant(op.operands[1])
     if t.bits >= 32 and isinstance(by, int) and by not in (0, 1, -1):
@@ -184,7 +177,7 @@ def _idiv_irem(e: Emitter, op: Op) -> None:
 @emits("fmod")
 def _fmod(e: Emitter, op: Op) -> None:
     """a - b * trunc(a / b); exact while the quotient is below 2^24 (fp32) or 2^53 (fp64)."""
-    t, p = dtype_of(op), e.p
+    t, p = op.operands[0].dtype, e.p
 
     def wide(a: str, b: str, kind: str) -> str:
         q = p.new(kind, f"div.rn.{kind}", a, b)
@@ -201,7 +194,7 @@ def _fmod(e: Emitter, op: Op) -> None:
 
 @emits("and", "or", "xor")
 def _bitwise(e: Emitter, op: Op) -> None:
-    cls, inner = reg_class(dtype_of(op)), op.operands[0].op
+    cls, inner = reg_class(op.operands[0].dtype), op.operands[0].op
     if op.name == "or" and cls == "b32" and isinstance(inner, Op) and inner.name == "and" \
             and None not in map(constant, (inner.operands[1], op.operands[1])):
         masked = [e.values.get(v, []) for v in inner.operands]
@@ -214,7 +207,7 @@ def _bitwise(e: Emitter, op: Op) -> None:
 
 @emits("not")
 def _not(e: Emitter, op: Op) -> None:
-    t = dtype_of(op)
+    t = op.operands[0].dtype
     cls = reg_class(t)
     each(e, op, lambda a: wrap8(e, t, e.p.new(cls, f"not.{cls}", a)))
 
@@ -222,7 +215,7 @@ def _not(e: Emitter, op: Op) -> None:
 @emits("shl", "shr")
 def _shift(e: Emitter, op: Op) -> None:
     """PTX takes the amount as u32 and clamps it to the width."""
-    t, p = dtype_of(op), e.p
+    t, p = op.operands[0].dtype, e.p
     cls = reg_class(t)
     opcode = f"shl.{cls}" if op.name == "shl" else f"shr.{suffix(t)}"
 
@@ -238,7 +231,7 @@ def _shift(e: Emitter, op: Op) -> None:
 
 @emits("mulhi")
 def _mulhi(e: Emitter, op: Op) -> None:
-    t, p = dtype_of(op), e.p
+    t, p = op.operands[0].dtype, e.p
     kind = suffix(t)
     if t.bits == 8:                      # the whole product fits 16 bits
         each(e, op, lambda a, b: p.new("b16", f"shr.{kind}", p.new("b16", f"mul.lo.{kind}", a, b), 8))
@@ -248,7 +241,7 @@ def _mulhi(e: Emitter, op: Op) -> None:
 
 @emits("minimum", "maximum")
 def _minmax(e: Emitter, op: Op) -> None:
-    t, p = dtype_of(op), e.p
+    t, p = op.operands[0].dtype, e.p
     name = op.name[:3]
     nan = ".NaN" if op.attrs.get("nan") else ""
     cls = reg_class(t)
@@ -279,7 +272,7 @@ def negations(fn: Function) -> set[Value]:
     """32-bit integers that may be the negation of another one, as they are or moved about: ptxas loses the sign where
     it makes one minimum of three (runtime/miscompiles.py), unless there is something that it does not look through."""
     ops = listed(fn.body)
-    made = {op for op in ops if op.name in ("neg", "sub") and (t := dtype_of(op)).bits == 32 and not t.is_float}
+    made = {op for op in ops if op.name in ("neg", "sub") and (t := op.operands[0].dtype).bits == 32 and not t.is_float}
     found = {op.results[0] for op in made}
     before = -1
     while found and len(found) > before:     # again where a loop hands one back
@@ -303,7 +296,7 @@ def negations(fn: Function) -> set[Value]:
 @emits("neg")
 def _neg(e: Emitter, op: Op) -> None:
     """int1 is arithmetic modulo 2, where a value is its own negation."""
-    t = dtype_of(op)
+    t = op.operands[0].dtype
     if t.kind == "bool":
         e.set(op.result, e.get(op.operands[0]))
         return
@@ -315,7 +308,7 @@ def _neg(e: Emitter, op: Op) -> None:
 
 @emits("abs")
 def _abs(e: Emitter, op: Op) -> None:
-    t = dtype_of(op)
+    t = op.operands[0].dtype
     if t.kind in ("uint", "bool"):
         e.set(op.result, e.get(op.operands[0]))
         return
@@ -324,7 +317,7 @@ def _abs(e: Emitter, op: Op) -> None:
 
 @emits("fma")
 def _fma(e: Emitter, op: Op) -> None:
-    t = dtype_of(op)
+    t = op.operands[0].dtype
     each(e, op, lambda a, b, c: e.p.new(reg_class(t), f"fma.rn.{suffix(t)}", a, b, c))
 
 
@@ -382,7 +375,7 @@ def _select(e: Emitter, op: Op) -> None:
 @emits("ptr_add")
 def _ptr_add(e: Emitter, op: Op) -> None:
     """64-bit address plus offset times element size; 32-bit offsets multiply wide in one instruction, but by one."""
-    ptr, off = elem_of(op.operands[0].type), dtype_of(op, 1)
+    ptr, off = elem_of(op.operands[0].type), op.operands[1].dtype
     assert isinstance(ptr, Ptr)
     size, p = ptr.elem.bytes, e.p
     sign = "s" if off.is_signed else "u"
@@ -481,7 +474,7 @@ _FP64 = {"sqrt": "sqrt.rn.f64", "floor": "cvt.rmi.f64.f64", "ceil": "cvt.rpi.f64
 @emits(*_FP32)
 def _function(e: Emitter, op: Op) -> None:
     """fp16 and bf16 are computed in fp32 and rounded once; fp64 has only sqrt, rsqrt, floor and ceil."""
-    t, p = dtype_of(op), e.p
+    t, p = op.operands[0].dtype, e.p
     make = _FP32[op.name]
     if op.name == "sqrt" and op.attrs.get("ieee"):
         make = _simple("sqrt.rn.f32")

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from tilejit.ir import Op
-from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.ptx.arith import literal
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import repeated, vector
@@ -19,11 +18,10 @@ def _async_copy(e: Emitter, op: Op) -> None:
 
     16-byte copies pass by the L1 cache (.cg), unless the load asks for it; narrower ones cannot."""
     ring, slot, pointer = op.operands[:3]
-    buffer, tile = ring.type, pointer.type
-    assert isinstance(buffer, Buffer) and isinstance(tile, Tile) and tile.layout is not None
+    buffer, layout = ring.buffer, pointer.layout
     pointers = e.get(pointer)
     masks = e.get(op.operands[3]) if len(op.operands) > 3 else None
-    owner, layout, size = e.owner(tile.layout), tile.layout, op.attrs["vec"] * buffer.elem.bytes
+    owner, size = e.owner(layout), op.attrs["vec"] * buffer.elem.bytes
     same = sum(1 << i for i, basis in enumerate(layout.bases_of("register")) if not any(basis))
     registers = [r for r in range(layout.num_registers) if not r & same]
     base = slot_address(e, ring, e.scalar(slot))
@@ -87,9 +85,7 @@ def _clear_ends(e: Emitter, op: Op, there: str, shift: str, behind: str, strip: 
     bytes (as far as the slot goes) behind its last whole 16 bytes."""
     p, ctas = e.p, op.attrs.get("ctas", 1)
     within, place, ends = p.new("pred", "setp.ne.u32", shift, 0), behind, None
-    ring, empty = op.operands[0].type, "{0, 0, 0, 0}"
-    assert isinstance(ring, Buffer) and isinstance(ring.elem, DType)
-    elem = ring.elem
+    elem, empty = op.operands[0].buffer.elem, "{0, 0, 0, 0}"
     if "fill" in op.attrs and elem.bits <= 32:
         empty = vector([repeated(e, elem, literal(op.attrs["fill"], elem))] * 4)
     if ctas > 1:
@@ -164,8 +160,7 @@ def _copy_by_warp(e: Emitter, op: Op, found: tuple[str, ...]) -> None:
     """The same by the first warp: a lane an element of the row's first and last 16 bytes, so that they arrive with the
     others and not one after another."""
     p, role, (start, n, shift, f, last, there, where) = e.p, e.role, found
-    ring, done = op.operands[0].type, p.label("copied")
-    assert isinstance(ring, Buffer) and isinstance(ring.elem, DType)
+    ring, done = op.operands[0].buffer, p.label("copied")
     elem, room = ring.elem, ring.slot_bytes
     per, cls = 16 // elem.bytes, reg_class(elem)
     if role.warps > 1:

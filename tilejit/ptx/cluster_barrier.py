@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tilejit.ir import Op
 from tilejit.ir.scratch import sent_bytes
-from tilejit.ir.types import Buffer, elem_of
+from tilejit.ir.types import elem_of
 from tilejit.ptx.cluster_fold import element, suffix, word, word_class
 from tilejit.ptx.convert import shuffle
 from tilejit.ptx.emit import Emitter, emits
@@ -37,10 +37,9 @@ def _cluster_barrier(e: Emitter, op: Op) -> None:
 def _cluster_broadcast(e: Emitter, op: Op) -> None:
     """Lane i of the first warp stores into CTA i what lane 0 has; all wait for it in their own."""
     value, buffer, full, parity = op.operands
-    assert isinstance(buffer.type, Buffer) and isinstance(buffer.op, Op)
     e.version = max(e.version, (8, 1))            # st.async
     p, elem, b = e.p, elem_of(value.type), Barriers(e, full, full, 1)
-    place = p.new("b32", "add.u32", e.private, buffer.op.attrs["offset"])
+    place = p.new("b32", "add.u32", e.private, buffer.maker.attrs["offset"])
     b.expect(e, 0, sent_bytes(elem))
     first = e.p.new("b32", "or.b32", e.role.tid, e.p.new("b32", "shl.b32", e.rank, 5))
     tells = p.new("pred", "setp.lt.u32", first, e.fn.attrs["num_ctas"])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tilejit.ir import Op
 from tilejit.ir.scratch import fold_bytes, sent_bytes
-from tilejit.ir.types import Buffer, Scalar, Tile, elem_of
+from tilejit.ir.types import Scalar, Tile, elem_of
 from tilejit.layout.clusters import within
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits, reg_class
@@ -23,7 +23,6 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
     A fold that is reached once has no last round, and nobody waits for its slot: a CTA may leave when it has what it
     waits for, since nothing else is stored into it."""
     *values, buffer, full, free, parity = op.operands
-    assert isinstance(buffer.type, Buffer) and isinstance(buffer.op, Op)
     e.version = max(e.version, (8, 1))            # st.async
     p, ctas = e.p, op.attrs["ctas"]
     t = values[0].type
@@ -34,7 +33,7 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
     if not e.folds:
         barriers.wait_free(e, 0, p.new("b32", "xor.b32", phase, 1))
     barriers.expect(e, 0, sum(count * ctas * sent_bytes(elem_of(v.type)) for v in values))
-    scratch = p.new("b32", "add.u32", e.private, buffer.op.attrs["offset"])
+    scratch = p.new("b32", "add.u32", e.private, buffer.maker.attrs["offset"])
     place = e.bit_sum(_places(e, layout))
     starts = [sum(fold_bytes(v.type, ctas) for v in values[:i]) for i in range(len(values))]
     addresses = [p.new("b32", "mad.lo.u32", place, sent_bytes(elem_of(v.type)), scratch) for v in values]

@@ -6,7 +6,6 @@ barrier there (PTX ISA, st.async): nobody waits for a store, and the owner reads
 from __future__ import annotations
 
 from tilejit.ir import Op, Value
-from tilejit.ir.types import Barrier, Buffer, Tile
 from tilejit.layout.clusters import within
 from tilejit.layout.exchange import Parts
 from tilejit.layout.linear import LinearLayout
@@ -56,8 +55,7 @@ class Barriers:
 
 
 def _offset(barrier: Value) -> int:
-    assert isinstance(barrier.op, Op) and isinstance(barrier.type, Barrier)
-    return int(barrier.op.attrs["offset"])
+    return int(barrier.maker.attrs["offset"])
 
 
 class _Meeting(Barriers):
@@ -65,13 +63,12 @@ class _Meeting(Barriers):
 
     def __init__(self, e: Emitter, op: Op, parts: Parts):
         _, buffer, full, free, _ = op.operands
-        assert isinstance(buffer.type, Buffer) and isinstance(buffer.op, Op)
         p, role = e.p, e.role
-        self.slots = buffer.type.slots
+        self.slots = buffer.buffer.slots
         super().__init__(e, full, free, self.slots)
-        self.slot_stride = buffer.type.slot_stride
+        self.slot_stride = buffer.buffer.slot_stride
         warp = role.local_warp or role.warp
-        scratch = p.new("b32", "add.u32", e.private, buffer.op.attrs["offset"])
+        scratch = p.new("b32", "add.u32", e.private, buffer.maker.attrs["offset"])
         lanes = [parts.offsets[b] for b in parts.result.bases_of("lane")]
 
         def inside(layout: LinearLayout) -> str:
@@ -96,9 +93,7 @@ class _Meeting(Barriers):
 @emits("cluster_sum")
 def _cluster_sum(e: Emitter, op: Op) -> None:
     """Hand over as many rounds as there are slots, then sum each and hand over the next into its slot."""
-    source, result = op.operands[0].type, op.result.type
-    assert isinstance(source, Tile) and isinstance(result, Tile) and source.layout and result.layout
-    parts = Parts(source.layout, result.layout, op.attrs["ctas"], op.attrs["rounds"])
+    parts = Parts(op.operands[0].layout, op.result.layout, op.attrs["ctas"], op.attrs["rounds"])
     e.version = max(e.version, (8, 1))            # st.async
     regs, m = e.get(op.operands[0]), _Meeting(e, op, parts)
     parity = e.scalar(op.operands[4])

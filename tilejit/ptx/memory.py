@@ -68,10 +68,8 @@ def _load(e: Emitter, op: Op) -> None:
 
 def writer(e: Emitter, op: Op) -> str | None:
     """Predicate of the threads that write: one of each set of copies; one of all CTAs' for a scalar."""
-    t = op.operands[0].type
-    if isinstance(t, Tile):
-        assert t.layout is not None
-        return e.owner(t.layout)
+    if isinstance(op.operands[0].type, Tile):
+        return e.owner(op.operands[0].layout)
     first = e.p.new("b32", "or.b32", e.role.tid, e.rank) if e.rank else e.role.tid
     return e.p.new("pred", "setp.eq.u32", first, 0)
 
@@ -150,8 +148,7 @@ def _reductions(e: Emitter, op: Op, suffix: str) -> None:
 @emits("atomic_rmw")
 def _atomic_rmw(e: Emitter, op: Op) -> None:
     """One atomic per element, done by one of its holders. Masked-off elements give 0."""
-    p, t, kind, atom = e.p, elem_of(op.operands[1].type), op.attrs["kind"], _atom(op)
-    assert isinstance(t, DType)
+    p, t, kind, atom = e.p, op.operands[1].dtype, op.attrs["kind"], _atom(op)
     if op.result not in e.uses and kind in _UNREAD and not (t.is_float and kind != "add") \
             and len(e.get(op.operands[0])) > 1:
         _reductions(e, op, _suffix(op, kind, t))
@@ -187,8 +184,7 @@ def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str
     The bits of floats without a sign order as signed integers do, those with one inversely as unsigned ones:
     max(x, v) is the signed maximum for v >= +0 and the unsigned minimum for v <= -0; min the other way
     round. A NaN operand loses (it is taken as the infinity that changes nothing); a NaN in memory may stay."""
-    p, t, kind = e.p, elem_of(op.operands[1].type), op.attrs["kind"]
-    assert isinstance(t, DType)
+    p, t, kind = e.p, op.operands[1].dtype, op.attrs["kind"]
     if t.bits < 32:
         end = "; the tensor's rows end within 16 bytes, which TMA would write as a whole: pad them, or" \
             if op.attrs.get("seldom") else ":"
@@ -208,8 +204,7 @@ def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str
 @emits("atomic_poll")
 def _atomic_poll(e: Emitter, op: Op) -> None:
     """One thread loads again and again, with a fence at the end of its waiting; the others wait for it."""
-    p, t = e.p, elem_of(op.operands[1].type)
-    assert isinstance(t, DType)
+    p, t = e.p, op.operands[1].dtype
     (ptr,), (value,), (out,) = e.get(op.operands[0]), e.get(op.operands[1]), e.fresh(op.result.type)
     limit = e.scalar(op.operands[2]) if len(op.operands) > 2 else None
     since = p.new("b64", "mov.u64", "%globaltimer") if limit else ""

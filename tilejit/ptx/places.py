@@ -6,14 +6,7 @@ from functools import lru_cache
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Op
-from tilejit.ir.types import Tile
 from tilejit.layout.linear import LinearLayout
-
-
-def layout_of(tile: object) -> LinearLayout:
-    """The layout of a tile type that has one."""
-    assert isinstance(tile, Tile) and tile.layout is not None, tile
-    return tile.layout
 
 
 def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> tuple[int, ...]:
@@ -42,7 +35,7 @@ def _registers_in(layout: LinearLayout, elements: Iterable[tuple[int, ...]]) -> 
 
 def source_layout(op: Op) -> LinearLayout:
     """The layout of the operand of a rename, seen in the shape of its result."""
-    layout = layout_of(op.operands[0].type)
+    layout = op.operands[0].layout
     if op.name == "expand_dims":
         return layout.expand_dims(op.attrs["axis"])
     if op.name == "reshape":
@@ -52,9 +45,8 @@ def source_layout(op: Op) -> LinearLayout:
 
 def repeated(op: Op) -> tuple[int, ...]:
     """For each register of a broadcast's result, that of its operand which it repeats."""
-    t = op.operands[0].tile
-    source, dst = layout_of(t), layout_of(op.result.type)
-    found = _repeated(source, t.shape, dst)
+    source, dst = op.operands[0].layout, op.result.layout
+    found = _repeated(source, op.operands[0].tile.shape, dst)
     if found is None:
         raise CompilationError(f"broadcast: {source} does not spread to {dst}", op.loc)
     return found

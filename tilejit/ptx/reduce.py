@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op
 from tilejit.ir.scratch import copies_beside, element_bytes, warp_bits
-from tilejit.ir.types import Tile, elem_of
+from tilejit.ir.types import elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.convert import choose, shuffle
 from tilejit.ptx.emit import Emitter, emits, reg_class
@@ -48,14 +48,13 @@ def separate(op: Op) -> LinearLayout:
     """The operands' layout; an error if bits of the axis are mixed with others or held twice.
 
     Then every basis that moves along the axis moves along nothing else, and each element is folded once."""
-    axis, t = op.attrs["axis"], op.operands[0].type
-    assert isinstance(t, Tile) and t.layout is not None
-    moving = [b for _, row in t.layout.canonical().bases for b in row if b[axis]]
+    axis, t, layout = op.attrs["axis"], op.operands[0].tile, op.operands[0].layout
+    moving = [b for _, row in layout.canonical().bases for b in row if b[axis]]
     bits = sorted(b[axis] for b in moving)
     if bits != [1 << i for i in range((t.shape[axis] - 1).bit_length())] \
             or any(x for b in moving for d, x in enumerate(b) if d != axis):
-        raise CompilationError(f"{op.name}: dimension {axis} is not one bit at a time in {t.layout}", op.loc)
-    return t.layout
+        raise CompilationError(f"{op.name}: dimension {axis} is not one bit at a time in {layout}", op.loc)
+    return layout
 
 
 @emits("reduce")
@@ -79,13 +78,12 @@ def _reduce(e: Emitter, op: Op) -> None:
 
 def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
     """Fold the registers that differ along the axis only, pairwise; in the order of the result layout."""
-    t = op.operands[0].type
-    assert isinstance(t, Tile) and t.layout is not None
-    result = t.layout.reduce(axis)
+    layout = op.operands[0].layout
+    result = layout.reduce(axis)
     groups: dict[tuple[int, ...], list[list[str]]] = {}
     lists = [e.get(v) for v in op.operands]
     seen: set[tuple[int, ...]] = set()
-    for r, at in enumerate(t.layout.registers()):
+    for r, at in enumerate(layout.registers()):
         if at in seen:
             continue                 # a copy of an element that is already in the fold
         seen.add(at)

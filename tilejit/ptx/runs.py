@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from tilejit.ir import Op, Value
 from tilejit.ir.types import Tile, elem_of, fp32
 from tilejit.ptx.emit import EMITTERS, Emitter
-from tilejit.ptx.places import layout_of, renamed, source_layout
+from tilejit.ptx.places import renamed, source_layout
 
 #: Registers that go through a run together: conversions to narrow floats take two.
 _PAIR = 2
@@ -74,11 +74,11 @@ def finish(e: Emitter, op: Op | None = None) -> None:
     needed = [v for v in e.run if any(user not in inside for user, _ in e.uses.get(v, ()))
               and not (v is stored and _sunk(v))]
     for v in [v for v in needed if "permutes" in e.run[v].define.traits]:       # its store comes later than others ask
-        e.set(v, parts(e, v)(range(layout_of(v.type).num_registers)))
+        e.set(v, parts(e, v)(range(v.layout.num_registers)))
         needed.remove(v)
     while needed:
-        layout = layout_of(needed[0].type)
-        alike = [v for v in needed if layout_of(v.type) == layout]
+        layout = needed[0].layout
+        alike = [v for v in needed if v.layout == layout]
         for v, regs in zip(alike, prepared(e, alike)(range(layout.num_registers))):
             e.set(v, regs)
         needed = [v for v in needed if v not in alike]
@@ -93,7 +93,7 @@ def parts(e: Emitter, v: Value) -> Callable[[Sequence[int]], list[str]]:
         return lambda registers: [regs[i] for i in registers]
     op = e.run[v]
     if "permutes" in op.define.traits:
-        inner, source = parts(e, op.operands[0]), renamed(source_layout(op), layout_of(v.type), op)
+        inner, source = parts(e, op.operands[0]), renamed(source_layout(op), v.layout, op)
         return lambda registers: inner([source[i] for i in registers])
     compute = prepared(e, [v], pinned=elem_of(v.type).bits >= 32 or len(e.run) >= _LONG)
     return lambda registers: compute(registers)[0]

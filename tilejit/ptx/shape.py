@@ -3,13 +3,13 @@ from __future__ import annotations
 
 from tilejit.ir import Op
 from tilejit.ptx.emit import Emitter, emits
-from tilejit.ptx.places import layout_of, registers_of, renamed, repeated, source_layout
+from tilejit.ptx.places import registers_of, renamed, repeated, source_layout
 
 
 @emits("expand_dims", "reshape", "trans")
 def _rename(e: Emitter, op: Op) -> None:
     src = e.get(op.operands[0])
-    e.set(op.result, [src[i] for i in renamed(source_layout(op), layout_of(op.result.type), op)])
+    e.set(op.result, [src[i] for i in renamed(source_layout(op), op.result.layout, op)])
 
 
 @emits("hint")
@@ -33,15 +33,15 @@ def _broadcast(e: Emitter, op: Op) -> None:
 def _part(e: Emitter, op: Op) -> None:
     """The registers of the part: the parts' own bits are those of registers alone."""
     axis, start = op.attrs["axis"], op.attrs["start"]
-    where = dict(zip(layout_of(op.operands[0].type).registers(), e.get(op.operands[0])))
+    where = dict(zip(op.operands[0].layout.registers(), e.get(op.operands[0])))
     e.set(op.result, [where[at[:axis] + (at[axis] + start,) + at[axis + 1:]]
-                      for at in layout_of(op.result.type).registers()])
+                      for at in op.result.layout.registers()])
 
 
 @emits("arange")
 def _arange(e: Emitter, op: Op) -> None:
     """start + (thread part ^ register part); the xor is an addition where their bits are disjoint."""
-    layout, p = layout_of(op.result.type), e.p
+    layout, p = op.result.layout, e.p
     thread = e.thread_coord(layout, 0)
     thread_bits = 0
     for name in ("lane", "warp"):
@@ -62,13 +62,13 @@ def _arange(e: Emitter, op: Op) -> None:
 def _join(e: Emitter, op: Op) -> None:
     a, b = (e.get(v) for v in op.operands)
     both = [r for pair in zip(a, b) for r in pair]
-    joined = layout_of(op.operands[0].type).join()
-    e.set(op.result, [both[i] for i in renamed(joined, layout_of(op.result.type), op)])
+    joined = op.operands[0].layout.join()
+    e.set(op.result, [both[i] for i in renamed(joined, op.result.layout, op)])
 
 
 @emits("split")
 def _split(e: Emitter, op: Op) -> None:
     """Each half takes the registers whose last coordinate is 0 or 1."""
-    src, layout = e.get(op.operands[0]), layout_of(op.operands[0].type)
+    src, layout = e.get(op.operands[0]), op.operands[0].layout
     for half, result in enumerate(op.results):
-        e.set(result, [src[i] for i in registers_of(layout, layout_of(result.type), half)])
+        e.set(result, [src[i] for i in registers_of(layout, result.layout, half)])

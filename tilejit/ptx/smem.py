@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilejit.ir import Op, Value
+from tilejit.ir import Value
 from tilejit.ir.types import Buffer
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.shared import slot_offset
@@ -68,10 +68,8 @@ def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, regist
 
 def slot_address(e: Emitter, ring: Value, slot: str) -> str:
     """Register: the shared address of one slot of an allocated ring."""
-    buffer = ring.type
-    assert isinstance(ring.op, Op) and isinstance(buffer, Buffer)
-    base = e.private if ring.op.attrs.get("private") else e.smem
-    start = e.p.new("b32", "add.u32", base, ring.op.attrs["offset"])
+    buffer, made = ring.buffer, ring.maker.attrs
+    start = e.p.new("b32", "add.u32", e.private if made.get("private") else e.smem, made["offset"])
     if buffer.slots == 1 or slot == "0":
         return start
     return e.p.new("b32", "mad.lo.u32", slot, buffer.slot_stride, start)

@@ -13,7 +13,7 @@ from tilejit.ir import Op, Value
 from tilejit.ir.core import Edge
 from tilejit.ir.types import DType, Pending, Ptr, Tile, elem_of
 from tilejit.layout.linear import LinearLayout
-from tilejit.ptx.places import layout_of, renamed, repeated, source_layout
+from tilejit.ptx.places import renamed, repeated, source_layout
 
 #: Multiples of scalars: each with how many of it, in the order in which they were met.
 Multiples = tuple[tuple[Value, int], ...]
@@ -100,7 +100,7 @@ class Steps:
             return self.of(op.operands[0]) * _count(v)
         if op.name in ("expand_dims", "reshape", "trans"):
             inner = self.of(op.operands[0])
-            return [inner[i] for i in renamed(source_layout(op), layout_of(v.type), op)]
+            return [inner[i] for i in renamed(source_layout(op), v.layout, op)]
         if op.name == "broadcast":
             inner = self.of(op.operands[0])
             return [inner[i] for i in repeated(op)]
@@ -116,7 +116,7 @@ class Steps:
 
     def _range(self, op: Op) -> list[Step] | None:
         """Where the bits of the coordinates that threads and registers choose are not the same ones."""
-        layout: LinearLayout = layout_of(op.result.type)
+        layout: LinearLayout = op.result.layout
         threads = sum({b for name in ("lane", "warp") for (b,) in layout.bases_of(name)})
         numbers = [n for (n,) in layout.registers()]
         if any(threads & n for n in numbers):
@@ -176,7 +176,7 @@ def _alike(before: list[Step], after: list[Step]) -> bool:
 
 
 def _count(v: Value) -> int:
-    return layout_of(v.type).num_registers if isinstance(v.type, Tile) else 1
+    return v.layout.num_registers if isinstance(v.type, Tile) else 1
 
 
 def _counts(v: Value) -> bool:

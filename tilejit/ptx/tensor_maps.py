@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tilejit.ir import Block, Function, Op, Value, edges, enclosing, walk
-from tilejit.ir.types import Buffer, Desc, DType
+from tilejit.ir.types import Buffer, Desc
 from tilejit.ptx.emit import Emitter, emits
 
 #: Words of places that are taken, one for the CTAs of each multiprocessor; more than any chip has.
@@ -184,8 +184,7 @@ def _each(e: Emitter) -> int:
 
 def _fixed(e: Emitter, op: Op, form: Form, place: str, at: int, zero: str) -> None:
     """Write what never changes of a map at place + at."""
-    t = op.result.type
-    assert isinstance(t, Desc) and isinstance(t.elem, DType)
+    t = op.result.desc
     for i in range(0, _MAP, 16):
         e.p("st.global.v4.u32", f"[{place}+{at + i}]", f"{{{', '.join([zero] * 4)}}}")
 
@@ -232,9 +231,7 @@ def _write_desc(e: Emitter, op: Op) -> None:
 
 
 def _replace(e: Emitter, op: Op, forms: list[Form], mine: str) -> None:
-    p, t = e.p, op.result.type
-    assert isinstance(t, Desc)
-    rank = len(t.block_shape)
+    p, rank = e.p, len(op.result.desc.block_shape)
     base, *dims = (e.scalar(v) for v in op.operands)
     sizes = [_narrow(e, v, r) for v, r in zip(op.operands[1:1 + rank], dims)]
     least = sizes[0]
@@ -242,7 +239,7 @@ def _replace(e: Emitter, op: Op, forms: list[Form], mine: str) -> None:
         least = p.new("b32", "min.s32", least, s)
     empty = p.new("pred", "setp.lt.s32", least, 1)
     sizes = [p.new("b32", "selp.b32", 1, s, empty) for s in sizes]
-    strides = [p.new("b64", "mul.lo.u64", s, t.elem.bytes) for s in dims[rank:-1]]
+    strides = [p.new("b64", "mul.lo.u64", s, op.result.desc.elem.bytes) for s in dims[rank:-1]]
     nowhere = p.new("b64", "cvta.global.u64", p.new("b64", "mov.u64", _EMPTY))
     nan = op.attrs["padding"] == "nan"
     for i, form in enumerate(forms):

@@ -6,7 +6,7 @@ from math import prod
 
 from tilejit.errors import ClusterError
 from tilejit.ir import Op, Value
-from tilejit.ir.types import Barrier, Buffer, Tile
+from tilejit.ir.types import Buffer
 from tilejit.layout.clusters import in_tile, own_strips, strip
 from tilejit.layout.shared import boxed, slot_offset, slot_rows, span_elements
 from tilejit.ptx.arith import literal
@@ -83,9 +83,8 @@ def pieces(buffer: Buffer, shape: tuple[int, ...], box: tuple[int, ...]) -> list
 
 def barrier_address(e: Emitter, barrier: Value, slot: Value) -> str:
     """Address text of barrier[slot]."""
-    assert isinstance(barrier.op, Op) and isinstance(barrier.type, Barrier)
-    offset = barrier.op.attrs["offset"]
-    if barrier.type.slots == 1:
+    offset = barrier.maker.attrs["offset"]
+    if barrier.barrier.slots == 1:
         return f"[{e.smem}+{offset}]"
     return f"[{e.p.new('b32', 'mad.lo.u32', e.scalar(slot), 8, e.smem)}+{offset}]"
 
@@ -152,11 +151,10 @@ def _mbar_landed(e: Emitter, op: Op) -> None:
     """Slots before the ticket's have been filled in this round, the others in the one before: in the phases of a
     fill's parity and of the other one."""
     barrier, slot, parity = op.operands
-    assert isinstance(barrier.op, Op) and isinstance(barrier.type, Barrier)
     here, now, before = e.scalar(slot), e.p.new("b32", "xor.b32", e.scalar(parity), 1), e.scalar(parity)
-    for s in range(barrier.type.slots):
+    for s in range(barrier.barrier.slots):
         filled = e.p.new("pred", "setp.gt.u32", here, s)
-        wait_phase(e, f"[{e.smem}+{barrier.op.attrs['offset'] + 8 * s}]",
+        wait_phase(e, f"[{e.smem}+{barrier.maker.attrs['offset'] + 8 * s}]",
                    e.p.new("b32", "selp.b32", now, before, filled))
 
 
@@ -207,8 +205,7 @@ def _tma_load(e: Emitter, op: Op) -> None:
     """One instruction per box of the slot; all complete on the same mbarrier."""
     p = e.p
     ring, slot, barrier, _, *offsets = op.operands
-    buffer = ring.type
-    assert isinstance(buffer, Buffer) and isinstance(ring.op, Op)
+    buffer = ring.buffer
     base = slot_address(e, ring, e.scalar(slot))
     where = barrier_address(e, barrier, slot)
     tmap = tensor_map(e, op)
@@ -296,14 +293,14 @@ def _row_view(e: Emitter, op: Op) -> None:
 
 @emits("local_load")
 def _local_load(e: Emitter, op: Op) -> None:
-    view, tile = op.operands[0], op.result.type
-    assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
-    ctas = tile.numel // prod(view.type.shape)
-    layout = own_strips(tile.layout, ctas) if ctas > 1 and e.rank else tile.layout
-    shift, size = e.shifts.get(view), view.type.elem.bytes
+    view, tile, whole = op.operands[0], op.result.tile, op.result.layout
+    buffer = view.buffer
+    ctas = tile.numel // prod(buffer.shape)
+    layout = own_strips(whole, ctas) if ctas > 1 and e.rank else whole
+    shift, size = e.shifts.get(view), buffer.elem.bytes
     apart = isinstance(view.op, Op) and view.op.attrs.get("below", 16) < 16
-    if shift is None and len(op.operands) == 1 and layout is tile.layout and not apart:
-        e.set(op.result, load_tile(e, tile, view.type, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
+    if shift is None and len(op.operands) == 1 and layout is whole and not apart:
+        e.set(op.result, load_tile(e, tile, buffer, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
         return
     if shift is not None and ctas > 1 and view.maker.name != "strip":
         raise ClusterError("an unaligned row of a cluster is read in strips only", op.loc)
@@ -313,11 +310,11 @@ def _local_load(e: Emitter, op: Op) -> None:
     elif shift is not None:
         base = e.p.new("b32", "sub.u32", base, shift)
     fill = literal(op.attrs.get("fill", 0), tile.elem)
-    for a in accesses(e, layout, view.type, base, most=most):
+    for a in accesses(e, layout, buffer, base, most=most):
         taken, pred = [regs[i] for i in a.registers], None
-        at = [tile.layout.apply(register=i)[0] for i in a.registers]
+        at = [whole.apply(register=i)[0] for i in a.registers]
         if len(op.operands) > 1:
-            here = e.p.new("b32", "or.b32", e.thread_coord(tile.layout, 0), at[0])
+            here = e.p.new("b32", "or.b32", e.thread_coord(whole, 0), at[0])
             pred = e.p.new("pred", "setp.lt.s32", here, e.scalar(op.operands[1]))
             for r in taken:
                 e.p(f"mov.{reg_class(tile.elem)}", r, fill)
@@ -334,16 +331,15 @@ def _local_load(e: Emitter, op: Op) -> None:
 @emits("local_store")
 def _local_store(e: Emitter, op: Op) -> None:
     view, value = op.operands[:2]
-    tile = value.type
-    assert isinstance(tile, Tile) and tile.layout is not None and isinstance(view.type, Buffer)
-    regs, owner = e.get(value), e.owner(tile.layout)
-    most = tile.elem.bytes if view in e.shifts else 16            # of a row that begins anywhere, as elements
-    for a in accesses(e, tile.layout, view.type, e.views[view], most=most):
+    elem, layout = value.tile.elem, value.layout
+    regs, owner = e.get(value), e.owner(layout)
+    most = elem.bytes if view in e.shifts else 16            # of a row that begins anywhere, as elements
+    for a in accesses(e, layout, view.buffer, e.views[view], most=most):
         pred = owner
         if len(op.operands) > 2:
-            at = e.p.new("b32", "or.b32", e.thread_coord(tile.layout, 0), tile.layout.apply(register=a.registers[0])[0])
+            at = e.p.new("b32", "or.b32", e.thread_coord(layout, 0), layout.apply(register=a.registers[0])[0])
             pred = both(e, owner, e.p.new("pred", "setp.lt.s32", at, e.scalar(op.operands[2])))
-        store_shared(e, tile.elem, [regs[i] for i in a.registers], a.address, pred)
+        store_shared(e, elem, [regs[i] for i in a.registers], a.address, pred)
 
 
 @emits("fence_async")

@@ -10,7 +10,7 @@ it together (`mov.b32`) is no instruction of the machine.
 from __future__ import annotations
 
 from tilejit.ir import Op, Value
-from tilejit.ir.types import DType, Tile, Type, elem_of
+from tilejit.ir.types import DType, Type, elem_of
 from tilejit.ptx.emit import Emitter
 
 #: lop3 truth tables: (a & b) | c and (a & b) ^ c.
@@ -25,14 +25,13 @@ def widens(src: object, dst: object) -> bool:
 def in_pairs(e: Emitter, v: Value) -> bool:
     """Whether a tile from shared memory has pairs of neighbours in its registers, since every use widens them: two
     elements are in the register of the first."""
-    t, op = v.type, v.op
+    op = v.op
     if not isinstance(op, Op) or op.name != "local_load":
         return False
-    assert isinstance(t, Tile) and t.layout is not None
-    axis = op.operands[0].buffer.order[0]
+    t, layout, axis = v.tile, v.layout, op.operands[0].buffer.order[0]
     pair = tuple(int(d == axis) for d in range(len(t.shape)))
     users = [user for user, _ in e.uses.get(v, ())]
-    return (bool(users) and pair in t.layout.bases_of("register")[:1] and t.layout.canonical() == t.layout
+    return (bool(users) and pair in layout.bases_of("register")[:1] and layout.canonical() == layout
             and all(u.name == "cast" and widens(t.elem, elem_of(u.result.type)) for u in users))
 
 

@@ -25,6 +25,11 @@ def barriers(top: Builder, name: str, slots: int, arrivals: int) -> Value:
     return value
 
 
+def barriers_of(fn: Function) -> dict[str, Value]:
+    """All mbarriers of a function, by name, in their order."""
+    return {op.attrs["name"]: op.result for op in fn.body.ops if op.name == "barriers"}
+
+
 def renewed(op: Op) -> list[Value]:
     """Give an op new results, so that others may stand for the old ones, which are returned."""
     old = op.results

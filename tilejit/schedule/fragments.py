@@ -13,7 +13,7 @@ room for it.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, listed
+from tilejit.ir import Builder, Function, Op, Value, blocks, listed
 from tilejit.ir.registers import peak
 from tilejit.ir.registers import size as registers_of
 from tilejit.ir.scratch import of_convert
@@ -31,7 +31,7 @@ def fragment_reads(fn: Function, table: Uses) -> set[Op]:
                   key=lambda op: -registers_of(op.result))
     found: set[Op] = set()
     free = _without_registers(fn, table) if able else set()
-    for block in _blocks(fn) if able else ():
+    for block in blocks(fn.body) if able else ():
         for op in (op for op in able if any(user.parent is block for user, _ in _products(op.result, table))):
             if peak(block, free) <= room(MOST, "loop"):
                 break
@@ -39,11 +39,6 @@ def fragment_reads(fn: Function, table: Uses) -> set[Op]:
             found.update(same)
             free.update(x.result for x in same)
     return found
-
-
-def _blocks(fn: Function) -> list[Block]:
-    """The function's body and those of loops and branches in it."""
-    return [fn.body, *(region for op in listed(fn.body) if op.define.carries for region in op.regions)]
 
 
 def _able(op: Op, table: Uses) -> bool:

@@ -13,6 +13,7 @@ from tilejit.ir import OPS, Block, Function, Op, Value, enclosing, inside, liste
 from tilejit.ir.flight import rings
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Buffer
+from tilejit.schedule.buffers import barriers_of
 
 
 @dataclass(eq=False)
@@ -76,7 +77,7 @@ class Liveness:
         self._steps: dict[tuple[Area, Area], list[Step] | None] = {}
 
     def _buffers(self) -> Iterable[Area]:
-        barriers = {op.attrs["name"]: op.result for op in self.fn.body.ops if op.name == "barriers"}
+        barriers = barriers_of(self.fn)
         filled = rings(self.fn)
         for op in self.fn.body.ops:
             if op.name != "alloc":

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op, Value, beside, clone_op, const_of, enclosing, listed
+from tilejit.ir import Block, Builder, Function, Op, Value, beside, clone_op, const_of, enclosing, listed, whole
 from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.loads import kind_of
 from tilejit.schedule.registers import accumulators, register_split, room
@@ -52,7 +52,7 @@ def _dealt_loop(fn: Function, rings: Sequence[Ring]) -> tuple[Op | None, str]:
         return None, f"a group is one warpgroup, num_warps=4; found {fn.attrs['num_warps']}"
     block, problem = fn.body, ""
     while True:
-        loops = [op for op in block.ops if any(kind_of(x) or x.name == "dot" for r in op.regions for x in listed(r))]
+        loops = [op for op in block.ops if any(kind_of(x) or x.name == "dot" for x in whole(op)[1:])]
         if len(loops) != 1 or loops[0].name != "for":
             return None, problem or "all products must be in one loop over tiles"
         loop = loops[0]
@@ -96,8 +96,7 @@ def deal_to_groups(fn: Function, block: Block, groups: int, top: Builder, b: Bui
     def deal(op: Op, state: list[Value]) -> list[Value]:
         skips.update(_deal(fn, op, groups, top))
         op.operands += state
-        op.results += [Value(int32, op, i, name) for i, name in enumerate(names)]
-        return [*op.results]
+        return op.add_results([int32, int32], names)
 
     names = "left", "order_parity"
     thread(block, begin, {loop: deal}, names)
@@ -123,14 +122,14 @@ def _deal(fn: Function, loop: Op, groups: int, top: Builder) -> dict[str, Value]
     mine = inner("cmp", left, inner.const(0, int32), pred="eq")
     mine.name = "mine"
     own = {op.attrs["ring"] for op in listed(work) if op.name == "fill"}         # each group has slots of its own
-    shared = [op for op in listed(work) if op.name == "await" and op.attrs["ring"] not in own]
-    takes = [op for op in work.ops if op in shared or any(x in shared for region in op.regions for x in listed(region))]
+    shared = {op: op.attrs["ring"] for op in listed(work) if op.name == "await" and op.attrs["ring"] not in own}
+    takes = [op for op in work.ops if not shared.keys().isdisjoint(whole(op))]
     beside(takes[0]).op("mbar_wait", barrier, group, phase)
     beside(takes[-1], behind=True).op("mbar_arrive", barrier, after, per="warp", ctas=1)
     skipper = Builder(skip, loc=loop.loc)
     skips: dict[str, Value] = {}
-    for ring in dict.fromkeys(op.attrs["ring"] for op in shared):
-        count = tickets(work, [op for op in shared if op.attrs["ring"] == ring], skipper)
+    for ring in dict.fromkeys(shared.values()):
+        count = tickets(work, [op for op in shared if shared[op] == ring], skipper)
         assert count is not None
         skips[ring] = count
     skipper.op("yield")
@@ -161,7 +160,7 @@ class _Count:
         for op in block.ops:
             if op in self.takes:
                 more = self.b.const(1, int32)
-            elif not any(x in self.takes for region in op.regions for x in listed(region)):
+            elif not any(x in self.takes for x in whole(op)):
                 continue
             elif op.name == "for":
                 more = self.loop(op)

@@ -49,7 +49,7 @@ def _move(fill: Op, loop: Op, before: Builder) -> None:
     b = Builder(body, at, loop.loc)
     iv = b("add", body.args[0], b("mul", step, b.const(distance, step.type)))
     body.terminator.operands += _fill(fill, found, loop, iv, args, b)
-    loop.results += [Value(v.type, loop, len(loop.results) + i) for i, v in enumerate(carried)]
+    loop.add_results(v.type for v in carried)
 
 
 def _behind_readers(fill: Op, loop: Op) -> int:

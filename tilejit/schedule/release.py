@@ -21,6 +21,7 @@ from typing import Any
 from tilejit.ir import Block, Function, Op, Value, beside, const_of, edge_at, edge_of, inside, listed, uses
 from tilejit.ir.flight import rings
 from tilejit.ir.types import Barrier, int32
+from tilejit.schedule.buffers import barriers_of
 
 
 @dataclass(eq=False)
@@ -157,8 +158,7 @@ class _Release:
             body = loop.regions[0]
             init, end = loop.operands[loop.define.fixed + index], body.terminator.operands[index]
             loop.operands.append(self._slot(ring, init))
-            result = Value(int32, loop, len(loop.results))
-            loop.results.append(result)
+            (result,) = loop.add_results([int32])
             ring.carried[loop, index] = body.add_arg(int32, f"{_name(ring)}_last"), result
             body.terminator.operands.append(self._slot(ring, end))
         return ring.carried[loop, index]
@@ -175,7 +175,7 @@ class _Release:
 
 def _rings(fn: Function) -> list[Ring]:
     """Rings of buffers that copies fill, in the order of their barriers."""
-    made = {op.attrs["name"]: op.result for op in fn.body.ops if op.name == "barriers"}
+    made = barriers_of(fn)
     found: dict[str, Ring] = {}
     named = rings(fn)
     for name in made:

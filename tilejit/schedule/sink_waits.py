@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tilejit.ir import Block, Function, Op, Value
+from tilejit.ir import Block, Function, Op, Value, blocks
 from tilejit.ir.flight import Flights, follow, issued, needs, released, rings
 
 
@@ -36,19 +36,12 @@ class Sinking:
 def sink_waits(fn: Function) -> Function:
     """Move waits down and set `pending` on each, in place; returns the function."""
     guarded = rings(fn)
-    for block in _blocks(fn.body):
+    for block in blocks(fn.body):
         if any(op.name == "dot_wait" for op in block.ops):
             _sink(block, guarded)
     follow(fn, lambda op, state: _count(op, state, guarded))
     fn.attrs.pop("uncounted", None)
     return fn
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for region in op.regions:
-            yield from _blocks(region)
 
 
 def _sink(block: Block, guarded: dict[Value, str]) -> None:

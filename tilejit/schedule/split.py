@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, edges, erase, keep_edges, listed
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, edges, erase, keep_edges, listed, whole
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import int32
-from tilejit.schedule.buffers import top_of
+from tilejit.schedule.buffers import barriers_of, top_of
 from tilejit.schedule.cluster_barrier import write_parities
 from tilejit.schedule.loads import backward_slice, groups_of, kind_of
 from tilejit.schedule.ping_pong import deal_to_groups, deal_to_own
@@ -26,7 +26,7 @@ def split(fn: Function) -> Function:
     consumers'; the function says how many `groups` of those there are, and what `registers` each role has."""
     warps = fn.attrs["num_warps"]
     ops = listed(fn.body)
-    rings = channels(ops, groups_of(fn))
+    rings = channels(fn, ops)
     fn.attrs.update(uncounted=True, num_threads=32 * warps)
     count = top_of(fn).at
     body, fn.body.ops = fn.body.ops[count:], fn.body.ops[:count]
@@ -86,7 +86,7 @@ def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder, st
         write_parities(block, first[0])
     if stores:
         block.ops.pop()                                  # the wait for all stores is the store role's
-        write_stores(block, Side(False, groups, ctas), _barriers(fn), b)
+        write_stores(block, Side(False, groups, ctas), barriers_of(fn), b)
     return block
 
 
@@ -117,21 +117,17 @@ def _store_role(fn: Function, source: Block, ops: list[Op], stores: list[Op]) ->
     deal_to_own(body, groups_of(fn))
     block = Block()
     b = Builder(block, loc=fn.loc)
-    write_stores(body, Side(True, groups_of(fn), fn.attrs.get("num_ctas", 1)), _barriers(fn), Builder(body, 0, fn.loc))
+    side = Side(True, groups_of(fn), fn.attrs.get("num_ctas", 1))
+    write_stores(body, side, barriers_of(fn), Builder(body, 0, fn.loc))
     Builder(body, loc=fn.loc).op("bulk_wait")
     b.op("elect", regions=[body])
     return block
 
 
-def _barriers(fn: Function) -> dict[str, Value]:
-    """All mbarriers, by name."""
-    return {op.attrs["name"]: op.result for op in fn.body.ops if op.name == "barriers"}
-
-
 def _slice(source: Block, wanted: Mapping[Op, Sequence[Value]]) -> Block:
     """A copy of a block with some ops, what these operands of theirs need, and the control flow around them."""
     needed = backward_slice(wanted)
-    around = {op: any(x in wanted for region in op.regions for x in listed(region))
+    around = {op: any(x in wanted for x in whole(op)[1:])
               for op in listed(source) if op.define.carries}
 
     def keep(op: Op) -> bool:

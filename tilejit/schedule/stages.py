@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import VerificationError
-from tilejit.ir import Block, Function, Op, Value, clone_op, const_of, listed, replace, uses
+from tilejit.ir import Block, Function, Op, Value, clone_op, const_of, read, replace, uses
 from tilejit.schedule.loads import in_place, kind_of, top_of
 
 #: Attributes of ops that say when they run.
@@ -18,11 +18,6 @@ TIMES = ("stage", "cycle")
 def is_staged(loop: Op) -> bool:
     """Whether the ops of a loop say when they run."""
     return loop.name == "for" and any("stage" in op.attrs for op in loop.regions[0].ops)
-
-
-def read(op: Op) -> list[Value]:
-    """The values that an op and the ops inside of it use."""
-    return [*op.operands, *(v for region in op.regions for x in listed(region) for v in x.operands)]
 
 
 def places_problem(body: Block) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilejit.ir import Block, Op, Value, listed
+from tilejit.ir import Block, Op, Value, read
 from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.types import Tile, elem_of
 from tilejit.layout.clusters import strip_size
@@ -66,8 +66,7 @@ class Stretch:
             elif any(v in made for v in op.operands) and not (op.results and self.row.wide(op.results[0]) and (
                     op.name == "load" or "elementwise" in op.define.traits and op.define.pure)):
                 return False
-        after = {v for op in self.block.ops[self.end:] for x in (op, *(y for r in op.regions for y in listed(r)))
-                 for v in x.operands}
+        after = {v for op in self.block.ops[self.end:] for v in read(op)}
         return not after & made and all(self.can(v, set()) for op in sinks for v in op.operands)
 
     def is_sink(self, op: Op) -> bool:

@@ -15,7 +15,7 @@ A row that a mask ends is worked on as far as it goes, not as far as its tile do
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, listed, reached
+from tilejit.ir import Block, Builder, Function, Op, Value, blocks, clone_op, listed, reached, whole
 from tilejit.ir.folds import joined
 from tilejit.ir.types import Tile, elem_of, int32
 from tilejit.schedule.row_end import times
@@ -36,8 +36,7 @@ AT_ONCE = 4
 def strip_rows(fn: Function) -> Function:
     """Work on wide rows in strips, in place; returns the function. The report gets a line for each row."""
     stores = [op for op in listed(fn.body) if "write" in op.define.effects]
-    for block in {id(op.parent): op.parent for op in listed(fn.body) if op.name == "local_load"}.values():
-        assert block is not None
+    for block in [*blocks(fn.body)]:
         for load in [op for op in block.ops if op.name == "local_load" and _is_wide(op.result)]:
             if load.parent is block and load in block.ops:
                 stretch = Stretch(block, load, stores, fn.attrs.get("num_ctas", 1))
@@ -143,7 +142,7 @@ class _Passes:
         for op in given:
             b.insert(op)
         for op in rest:
-            for x in (op, *(y for r in op.regions for y in listed(r))):
+            for x in whole(op):
                 x.operands = [self.row.now.get(v, v) for v in x.operands]
         self.stretch.block.ops += rest
 

@@ -38,6 +38,4 @@ def _through(op: Op, values: list[Value], steps: Mapping[Op, Step], names: Seque
     for region in op.regions:
         here = [region.add_arg(t, name) for t, name in zip(types, names)] if op.define.variadic else values
         region.terminator.operands += _thread(region, here, steps, names, around)
-    results = [Value(t, op, len(op.results) + i, name) for i, (t, name) in enumerate(zip(types, names))]
-    op.results += results
-    return results
+    return op.add_results(types, names)

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilejit.ir import Block, Builder, Op, Value, beside, listed
+from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed
 from tilejit.ir.types import Buffer, DType, int1, int32, shape_of
-from tilejit.schedule.loads import kind_of, written_by
+from tilejit.schedule.buffers import barriers_of
+from tilejit.schedule.loads import groups_of, kind_of, written_by
 from tilejit.schedule.thread import Step, thread
 
 
@@ -45,10 +46,10 @@ class Channel:
         return b.op("ticket_next", *ticket, slots=self.slots, ring=self.name).results
 
 
-def channels(ops: list[Op], groups: int) -> list[Channel]:
-    """The rings that fills name among a function's ops, in the order of their barriers; those that `groups` of
-    consumers fill themselves have slots for each."""
-    made = {op.attrs["name"]: op.result for op in ops if op.name == "barriers"}
+def channels(fn: Function, ops: list[Op]) -> list[Channel]:
+    """The rings that fills name among a function's ops, in the order of their barriers; those that groups of consumers
+    fill themselves have slots for each."""
+    made, groups = barriers_of(fn), groups_of(fn)
     fills = {op.attrs["ring"]: op for op in ops if op.name == "fill"}
     found = []
     for full in made:
