@@ -18,7 +18,7 @@ from tilejit.testing import rel_error
 BF16 = ml_dtypes.bfloat16
 #: The tensor cores' fp8 sums keep fewer bits than fp32.
 FP8_SUMS = 1e-3
-SQUARE, NARROW = Way(64, 64, 4), Way(128, 16, 4, swap=True)
+SQUARE, NARROW, PAIRS = Way(64, 64, 4), Way(128, 16, 4, swap=True), Way(128, 64, 4, 2)
 
 
 @pytest.fixture(params=["evaluator", "emulator"])
@@ -36,7 +36,7 @@ def stack(rng, batches, rows, columns, dtype, rows_first):
     return rng.standard_normal((batches, columns, rows)).astype(dtype).transpose(0, 2, 1)
 
 
-@pytest.mark.parametrize("config", [SQUARE, NARROW], ids=["square", "swapped"])
+@pytest.mark.parametrize("config", [SQUARE, NARROW, PAIRS], ids=["square", "swapped", "pairs"])
 @pytest.mark.parametrize("dtype, b_rows", [(BF16, True), (BF16, False), (ml_dtypes.float8_e4m3fn, False)])
 def test_contiguous(target, config, dtype, b_rows):
     """Groups that are empty, start anywhere, and end inside tiles; rows of no group stay."""
@@ -136,13 +136,15 @@ def test_rejects():
             call()
 
 
-@pytest.mark.parametrize("t", GROUPED["accumulate"], ids=lambda t: f"{t.m}x{t.n}")
+@pytest.mark.parametrize("t", (*GROUPED["accumulate"], Way(256, 256, 8, 2)), ids=lambda t: f"{t.m}x{t.n}")
 def test_grouped_compiles(t):
-    """Every tile that may be chosen is specialised, though sizes are read on the way, and assembles cleanly."""
+    """Every tile that may be chosen is specialised, though sizes are read on the way, and assembles cleanly; its
+    programs all run at once, those of pairs of CTAs too."""
     (launch,) = grouped._work(info("bfloat16", 1000, 512), info("bfloat16", 4, 512, 256, rows_first=False),
                               info("bfloat16", 1000, 256), info("int32", 5), None, None, "grouped_matmul", False, None, t,
                               132, None).launches
     kernel = compiled(launch, {3: "*int32"})
+    assert launch.grid[0] * t.ctas <= 132
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
 
 

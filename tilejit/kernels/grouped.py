@@ -105,7 +105,7 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo, scale_a:
         step = promoted(rows, 4, scale_a.strides[-2:], 5, scale_b.strides)
     tiles = (tilejit.cdiv(rows, high) + groups) * tilejit.cdiv(n, wide)        # at most
     walk = walks.groups, (At(3), groups, a.shape[1] if masked else None)
-    multiply(work, t, (0, n, k), bk, min(multiprocessors, tiles), walk, (loads.group_rows, (ma.descriptor(high, bk),)),
-             load(mb.T, wide, bk), step, mc, stored=End().stored(mc.ragged(high, wide)),
-             num_stages=t.depth(mc.dtype.bytes))
+    multiply(work, t, (0, n, k), bk, min(t.room(multiprocessors), tiles), walk,
+             (loads.group_rows, (ma.descriptor(high, bk),)), load(mb.T, wide, bk), step, mc,
+             stored=End().stored(mc.ragged(high, wide)), num_stages=t.depth(mc.dtype.bytes))
     return work
