@@ -25,7 +25,7 @@ def test_softmax(columns, block, dtype, begin, warps, ctas):
     """Input and output begin at the same element; nothing beside a row is read into it, or written."""
     stride = columns + 3
     x, out = rows(columns, dtype, begin, stride), rows(0, dtype, begin, stride)
-    args, kw = (x, out, columns, stride), {"BLOCK": block, "num_warps": warps, "num_ctas": ctas}
+    args, kw = (x, out, columns, stride), {"BLOCK": block, "num_warps": warps, "num_ctas": ctas, "odd_rows": False}
     with tilejit.knobs(target="emulator"):
         tilejit.check(softmax, (2,), *args, seeds=[0], **kw).check()
     v = np.exp(x[:, :columns].astype(np.float64) - x[:, :columns].astype(np.float64).max(1, keepdims=True))
@@ -44,7 +44,7 @@ def test_results_go_back_through_the_row(columns, dtype, begin, shift, warps):
     x, out = rows(columns, dtype, begin, stride), rows(0, dtype, begin + shift, stride)
     v = np.exp(x[:, :columns].astype(np.float64) - x[:, :columns].astype(np.float64).max(1, keepdims=True, initial=0))
     v /= v.sum(1, keepdims=True)
-    kw = {"BLOCK": 2048, "num_warps": warps}
+    kw = {"BLOCK": 2048, "num_warps": warps, "odd_rows": False}
     ptx = softmax.compile(x, out, columns, stride, **kw).ptx
     assert ptx.count("cp.async.bulk.global.shared::cta") == 1 and ptx.count("st.global") == 2
     for there in (out, x) if shift == 0 else (out,):
@@ -62,7 +62,7 @@ def test_what_is_written_in_vectors_is_read_in_vectors(columns, dtype, begin, ct
     stride, block = 2048 * ctas + 16, 2048 * ctas
     x = rows(columns, dtype, begin, stride)
     out, w = np.full((2, stride), np.nan, dtype), np.linspace(-1, 1, stride).astype(dtype)
-    args, kw = (x, None, w, out, columns, stride), {"BLOCK": block, "num_warps": 1, "num_ctas": ctas, "MEAN": True}
+    args, kw = (x, None, w, out, columns, stride), {"BLOCK": block, "num_warps": 1, "num_ctas": ctas, "MEAN": True, "odd_rows": False}
     with tilejit.knobs(target="emulator"):
         norm[(2,)](*args, **kw)
     close(out[:, :columns], normed(x[:, :columns], None, w[:columns], True), dtype)
@@ -77,7 +77,7 @@ def test_fewer_warps(columns, warps, taken):
     x, out = rows(columns, np.float16, 0, 1001 if columns % 8 else 1008), rows(0, np.float16, 0, 1008)
     stride = x.strides[0] // 2
     out = np.full_like(x, np.nan)
-    kw = {"BLOCK": 1024, "num_warps": warps}
+    kw = {"BLOCK": 1024, "num_warps": warps, "odd_rows": False}
     with tilejit.knobs(target="emulator"):
         made = softmax[(2,)](x, out, columns, stride, **kw)
     v = np.exp(x[:, :columns].astype(np.float64) - x[:, :columns].astype(np.float64).max(1, keepdims=True))
@@ -94,7 +94,7 @@ def test_the_schedule_in_the_evaluator(columns, begin, ctas):
     from tilejit.ir.text import parse_function
 
     x, out = rows(columns, np.float16, begin, columns), rows(0, np.float16, begin, columns)
-    kw = {"BLOCK": 2048 * ctas, "num_warps": 1, "num_ctas": ctas}
+    kw = {"BLOCK": 2048 * ctas, "num_warps": 1, "num_ctas": ctas, "odd_rows": False}
     k = softmax.compile(x, out, columns, columns, **kw)
     evaluate(parse_function(k.scheduled), 2, {"x": x, "out": out, "columns": columns, "stride": columns})
     v = np.exp(x.astype(np.float64) - x.astype(np.float64).max(1, keepdims=True))
@@ -123,7 +123,7 @@ def test_several_elements_side_by_side(columns, dtype, begin, warps, weighted):
     x, out = rows(columns, dtype, begin, stride), rows(0, dtype, begin, stride)
     x[:, :columns] /= 64
     w = np.linspace(0.5, 1.5, max(columns, 1)).astype(np.float32) if weighted else None
-    args, kw = (x, w, out, columns, stride), {"BLOCK": block, "num_warps": warps}
+    args, kw = (x, w, out, columns, stride), {"BLOCK": block, "num_warps": warps, "odd_rows": False}
     for target in ("emulator", "evaluator"):
         out[:, :columns] = np.nan
         with tilejit.knobs(target=target):

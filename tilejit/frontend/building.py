@@ -33,7 +33,8 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     if attrs.get("store_stages", 1) not in (1, 2, 4, 8):
         raise CompilationError(f"store_stages={attrs['store_stages']!r} is not legal: use 1, 2, 4 or 8", loc)
     for name in ("warp_specialize", "store_role", "products_ahead", "ping_pong", "enable_fp_fusion", "split_masks",
-                 "enable_reflect_ftz", "check_signs", "pointer_tma", "launch_cooperative_grid", "sanitize_overflow"):
+                 "enable_reflect_ftz", "check_signs", "odd_rows", "pointer_tma", "launch_cooperative_grid",
+                 "sanitize_overflow"):
         if not isinstance(attrs.get(name, True), bool):
             raise CompilationError(f"{name}={attrs[name]!r} is not legal: use True or False", loc)
     if attrs.get("launch_pdl", "auto") not in (True, False, "auto"):

@@ -19,6 +19,7 @@ from tilejit.passes.load_ahead import load_ahead
 from tilejit.passes.lower_desc import lower_desc
 from tilejit.passes.merge_programs import merge_programs
 from tilejit.passes.narrow_masks import narrow_masks
+from tilejit.passes.odd_rows import move_odd_rows
 from tilejit.passes.order import order_accesses
 from tilejit.passes.pointer_tma import raise_pointers
 from tilejit.passes.products import legalise
@@ -48,6 +49,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("assumptions", check_signs),
     ("pointer_tma", raise_pointers),
     ("lower_desc", lower_desc),
+    ("odd_rows", move_odd_rows),
     ("rows", find_rows),
     ("simplify2", simplify),
     ("contract", contract),

@@ -133,6 +133,40 @@ def _in_strips(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
                for v in row for op, _ in table.get(v, ()))
 
 
+class Firsts:
+    """The first elements of tiles as scalars, computed anew by a builder."""
+
+    def __init__(self, b: Builder):
+        self.b = b
+        self.made: dict[Value, Value] = {}
+
+    def of(self, v: Value) -> Value | None:
+        """That of a tile, or a scalar as it is; None if that takes more than plain arithmetic."""
+        if not isinstance(v.type, Tile):
+            return v
+        if v not in self.made:
+            found = self._first(v)
+            if found is None:
+                return None
+            self.made[v] = found
+        return self.made[v]
+
+    def _first(self, v: Value) -> Value | None:
+        op, t = v.op, elem_of(v.type)
+        if not isinstance(op, Op):
+            return None
+        if op.name in ("const", "arange"):
+            return self.b.const(op.attrs["value" if op.name == "const" else "start"], t)
+        if op.define.traits & {"shape", "identity"} and len(op.operands) == 1 == len(op.results):
+            return self.of(op.operands[0])
+        if "elementwise" not in op.define.traits or not op.define.pure:
+            return None
+        operands = [self.of(x) for x in op.operands]
+        if any(x is None for x in operands):
+            return None
+        return self.b(op.name, *operands, **op.attrs)  # type: ignore[arg-type]
+
+
 _NO_ROW = "its addresses do not count up"
 
 
@@ -144,7 +178,7 @@ class _Row:
         self.anywhere = anywhere             # it may begin and end between multiples of 16 bytes
         self.unaligned = False
         self.ends = False                    # it may end before its tile does
-        self.firsts: dict[Value, Value] = {}
+        self.first = Firsts(b).of
         self.result = load.result
         self.size: int = load.result.tile.shape[0]
 
@@ -182,32 +216,6 @@ class _Row:
         self.result = self.b("row_load", *operands, size=self.size, **fill, **where, **hint)
         self.result.name = load.result.name
         return ""
-
-    def first(self, v: Value) -> Value | None:
-        """The first element of a tile as a scalar, computed anew; None if that takes more than plain arithmetic."""
-        if not isinstance(v.type, Tile):
-            return v
-        if v not in self.firsts:
-            found = self._first(v)
-            if found is None:
-                return None
-            self.firsts[v] = found
-        return self.firsts[v]
-
-    def _first(self, v: Value) -> Value | None:
-        op, t = v.op, elem_of(v.type)
-        if not isinstance(op, Op):
-            return None
-        if op.name in ("const", "arange"):
-            return self.b.const(op.attrs["value" if op.name == "const" else "start"], t)
-        if op.define.traits & {"shape", "identity"} and len(op.operands) == 1 == len(op.results):
-            return self.first(op.operands[0])
-        if "elementwise" not in op.define.traits or not op.define.pure:
-            return None
-        operands = [self.first(x) for x in op.operands]
-        if any(x is None for x in operands):
-            return None
-        return self.b(op.name, *operands, **op.attrs)  # type: ignore[arg-type]
 
     def limit(self, mask: Value, elem_bytes: int) -> Value | None:
         """How many elements a mask leaves, from the first on (int32, at most the row's); None if it is not so."""

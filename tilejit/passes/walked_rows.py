@@ -14,7 +14,7 @@ to what is read.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 from tilejit.ir import Block, Function, Op, Value, replace, total_warps, uses, walk
@@ -23,7 +23,8 @@ from tilejit.ir.core import computes
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
-from tilejit.ir.types import DType, Tile, Type, elem_of
+from tilejit.ir.types import Tile, Type, elem_of
+from tilejit.passes.behind import NOTHING, behind
 from tilejit.passes.copies import is_volatile
 from tilejit.passes.rules import const_of
 from tilejit.passes.totals import adds_up
@@ -32,11 +33,6 @@ from tilejit.passes.totals import adds_up
 MOST_BYTES = 2 << 20
 #: Elements of a thread at most where a row stays in registers.
 REGISTERS = 64
-#: What adds nothing.
-_NOTHING: dict[str, float] = {"add": 0.0, "maximum": float("-inf"), "minimum": float("inf")}
-_FOLDS: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "maximum": max, "minimum": min,
-    "abs": abs}
 
 
 class _NotWhole(Exception):
@@ -99,7 +95,7 @@ class _Row:
             if op.name == "reduce" and op.operands[0] in totals:
                 start, fold = const_of(self._init(op.operands[0])), op.regions[0].ops[0].name
                 op.operands[0] = totals[op.operands[0]]
-                if start != _NOTHING[fold]:
+                if start != NOTHING[fold]:
                     first = Op("const", [], {"value": start, "type": op.result.type}, None, None, op.loc)
                     more[op.result] = Op(fold, [op.result, first.result], {}, None, None, op.loc)
                     ops += [first, more[op.result]]
@@ -141,10 +137,10 @@ class _Row:
             if op in adds:
                 carried = body.args[1 + loop.results.index(adds[op])]
                 others = [v for v in op.operands if v is not carried]
-                if op.name not in _NOTHING:
+                if op.name not in NOTHING:
                     raise _NotWhole(f"{op.name} rounds products into {adds[op].name or 'a sum'}")
                 g, fold = self.whole(others[0]), op.name
-                if self.ends.get(g) != _NOTHING.get(fold):
+                if self.ends.get(g) != NOTHING.get(fold):
                     raise _NotWhole(f"elements behind the end count in {adds[op].name or 'a sum'}")
                 found[adds[op]] = g
             elif op.name == "store":
@@ -241,25 +237,7 @@ class _Row:
 
     def _behind(self, op: Op) -> Any:
         """What the elements behind the row's end are; None where that is no known number."""
-        known = [self.ends.get(v) for v in op.operands]
-        if op.name == "const":
-            return op.attrs["value"]
-        if op.name == "splat":
-            return const_of(op.operands[0])
-        if op.name == "cmp":
-            return _outside(op, self.end, self.size)
-        if op.name == "and":
-            return False if any(x is False for x in known) else None
-        if op.name == "load":
-            return None if len(known) < 2 or known[1] is not False else known[2] if len(known) > 2 else 0
-        if op.name == "select":
-            return None if known[0] is None else known[1] if known[0] else known[2]
-        if op.name == "cast":
-            t = elem_of(op.result.type)
-            return known[0] if isinstance(t, DType) and t.is_float else None
-        if op.name in _FOLDS and None not in known:
-            return _FOLDS[op.name](*known)
-        return None
+        return behind(op, self.ends.get, lambda cmp: _outside(cmp, self.end, self.size))
 
 
 def _outside(cmp: Op, end: Value, size: int) -> bool | None:

@@ -326,6 +326,7 @@ def emitters() -> dict[str, Callable[[Emitter, Op], None]]:
         map,
         memory,
         mma,
+        odd_rows,
         print,
         reduce,
         scan,

@@ -428,7 +428,7 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
                                 (ctas, 1, 1), target.name, bool(e.fn.attrs.get("dependent_launch")),
                                 bool(attrs.get("launch_cooperative_grid")), attrs.get("programs", 1),
-                                attrs.get("mergeable", 1))
+                                attrs.get("mergeable", 1), attrs.get("spanned"))
 
 
 def check_instructions(e: Emitter, target: Target) -> None:

@@ -20,7 +20,8 @@ _EVICT = {"": "", "evict_first": ".L1::evict_first", "evict_last": ".L1::evict_l
           "evict_normal": ".L1::evict_normal", "no_allocate": ".L1::no_allocate"}
 
 
-def _opcode(op: Op, name: str) -> str:
+def opcode_of(op: Op, name: str) -> str:
+    """The opcode of a load or store, up to its vector and type, with the author's hints."""
     if op.attrs.get("volatile"):
         return f"{name}.volatile.global"
     cache = op.attrs.get("cache") or ""
@@ -44,7 +45,7 @@ def _load(e: Emitter, op: Op) -> None:
     pointers = e.get(op.operands[0])
     masks = e.get(op.operands[1]) if len(op.operands) > 1 else None
     others = e.get(op.operands[2]) if len(op.operands) > 2 else None
-    out, vec, opcode = e.fresh(op.result.type), op.attrs.get("vec", 1), _opcode(op, "ld")
+    out, vec, opcode = e.fresh(op.result.type), op.attrs.get("vec", 1), opcode_of(op, "ld")
     cls = reg_class(t)
     zero = literal(0, t) if cls != "pred" else ""
     filled = op.operands[2].op if others else None
@@ -85,7 +86,7 @@ def _store(e: Emitter, op: Op) -> None:
     pointers, values = e.get(op.operands[0]), e.get(op.operands[1])
     masks = e.get(op.operands[2]) if len(op.operands) > 2 else None
     owner, vec = writer(e, op), op.attrs.get("vec", 1)
-    opcode, t = _opcode(op, "st"), elem_of(op.operands[1].type)
+    opcode, t = opcode_of(op, "st"), elem_of(op.operands[1].type)
     for i in range(0, len(values), vec):
         store(e, opcode, t, values[i:i + vec], f"[{pointers[i]}]",
               both(e, owner, masks[i] if masks else None))

@@ -162,15 +162,16 @@ def repeated(e: Emitter, elem: DType, value: str) -> str:
     return one if elem.bits == 32 else words(e, elem, [one] * (32 // elem.bits))[0]
 
 
-def shift_words(e: Emitter, both: list[str], shift: str, unit: int = 1) -> list[str]:
-    """Of eight words the four that begin `shift` bytes, 0 to 15 and a multiple of `unit`, behind the first."""
-    p = e.p
-    for bit, count in ((8, 6), (4, 5)):
+def shift_words(e: Emitter, both: list[str], shift: str, unit: int = 1, count: int = 4) -> list[str]:
+    """Of words the `count` that begin `shift` bytes behind the first, a multiple of `unit` that leaves so many."""
+    p, spare = e.p, 4 * (len(both) - count)
+    for bit in (8, 4):
         if bit < unit:
-            return both[:4]
-        far = p.new("pred", "setp.ne.u32", p.new("b32", "and.b32", shift, bit), 0)
-        both = [p.new("b32", "selp.b32", both[i + bit // 4], both[i], far) for i in range(count)]
+            return both[:count]
+        if bit < spare:
+            far = p.new("pred", "setp.ne.u32", p.new("b32", "and.b32", shift, bit), 0)
+            both = [p.new("b32", "selp.b32", both[i + bit // 4], both[i], far) for i in range(count + bit // 4)]
     if unit >= 4:
-        return both[:4]
+        return both[:count]
     bits = p.new("b32", "shl.b32", p.new("b32", "and.b32", shift, 3), 3)
     return [p.new("b32", "shf.r.wrap.b32", lo, hi, bits) for lo, hi in zip(both, both[1:])]

@@ -48,7 +48,7 @@ _overrides = knobs.overrides
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
                            "store_role": None, "products_ahead": None, "ping_pong": None, "schedule": None,
-                           "programs_per_cta": None, "check_signs": True, "split_masks": True,
+                           "programs_per_cta": None, "odd_rows": None, "check_signs": True, "split_masks": True,
                            "pointer_tma": True, "maxnreg": None, "launch_pdl": "auto", "launch_cooperative_grid": None,
                            "enable_fp_fusion": True, "enable_reflect_ftz": True, "debug": False,
                            "sanitize_overflow": None, "target": None}
@@ -356,8 +356,9 @@ class Kernel(Partial):
 
     def report(self) -> str:
         """What the compiler decided for every signature launched so far."""
-        others = (getattr(getattr(e, which, None), "entry", None) for e in self.entries.values()
-                  for which in ("exact", "merged"))
+        others = [getattr(made, "entry", None) for e in self.entries.values()
+                  for made in (*(getattr(e, which, None) for which in ("exact", "merged")),
+                               *getattr(e, "lengths", {}).values())]
         return "\n\n".join(e.compiled.report() for e in (*self.entries.values(), *others) if e is not None)
 
     def _entry(self, plan: Plan, flat: tuple, stream: Any) -> Entry:

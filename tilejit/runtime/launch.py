@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -69,6 +70,18 @@ def merged(k: CompiledKernel) -> CompiledKernel:
     return compile_kernel(k.kernel, k.args, {**k.options, "programs_per_cta": k.metadata.mergeable})
 
 
+def spanned(k: CompiledKernel, n: int) -> tuple[int, int] | None:
+    """Between which lengths the kernel keeps a row like one of n elements in registers; None where it does not."""
+    from tilejit.passes.odd_rows import span
+
+    return None if k.metadata.spanned is None else span(n, *k.metadata.spanned[1:])
+
+
+def of_length(k: CompiledKernel, between: tuple[int, int]) -> CompiledKernel:
+    """The same kernel for rows whose lengths are between these."""
+    return compile_kernel(k.kernel, k.args, {**k.options, "row_span": between})
+
+
 class Another:
     """Another entry for the same signature, of the kernel that `change` makes of this one's. Compiled and made at need,
     once, by `make(compiled, flat, stream)`."""
@@ -88,20 +101,34 @@ class Another:
 class Variants:
     """What the entries of kernels that become PTX share: others for the same signature. `exact` is for arguments that
     TMA does not take (a stride of zero, a base that is not aligned, a size of zero), without tensor maps of descriptors
-    that are made in the kernel; `merged` for grids of many small programs."""
+    that are made in the kernel; `merged` for grids of many small programs; `lengths` for rows of some lengths."""
 
     compiled: CompiledKernel
+    at: Mapping[str, int]
 
     def vary(self, make: Callable[[CompiledKernel, tuple, Any], Any]) -> None:
         """Say how they are made."""
         self.exact = Another(without_maps, self.compiled, make)
         self.merged = Another(merged, self.compiled, make)
+        self.lengths: dict[tuple[int, int], Another] = {}
+        self.make = make
+
+    def for_length(self, flat: tuple) -> Another | None:
+        """What makes the entry for rows as long as these arguments'."""
+        assert self.compiled.metadata.spanned is not None
+        between = spanned(self.compiled, int(flat[self.at[self.compiled.metadata.spanned[0]]]))
+        if between is None:
+            return None
+        change = partial(of_length, between=between)
+        return self.lengths.setdefault(between, Another(change, self.compiled, self.make))
 
     def for_grid(self, grid: Grid, flat: tuple, stream: Any) -> Any:
         """See `Entry`. While a CUDA graph is captured nothing is loaded."""
-        if self.compiled.metadata.mergeable == 1 or grid[0] < MANY:
+        another = self.merged if self.compiled.metadata.mergeable > 1 and grid[0] >= MANY else \
+            self.for_length(flat) if self.compiled.metadata.spanned else None
+        if another is None or another.entry is None and self.captured(flat, stream):
             return self
-        return self if self.merged.entry is None and self.captured(flat, stream) else self.merged(flat, stream)
+        return another(flat, stream)
 
     def captured(self, flat: tuple, stream: Any) -> bool:
         """Whether a CUDA graph is being captured."""
@@ -134,6 +161,7 @@ class DeviceEntry(Variants):
         dev = driver.current_device() if index is None else driver.device(index)
         dev.activate()                          # threads of autograd come without a context
         self.compiled, self.index, self.blocking, self.nvtx = compiled, dev.index, blocking, nvtx
+        self.at = at
         if self.captured(flat, stream):
             raise LaunchError(f"{compiled.name} is not loaded yet and a CUDA graph is being captured: call it once, or "
                               ".warmup(...), before the capture")

@@ -98,7 +98,7 @@ def in_flight(fn: Function) -> Record | None:
 def _bytes(block: Block) -> int:
     """Of the tiles that are loaded into registers outside of loops."""
     return sum(op.result.type.numel * max(8, elem_of(op.result.type).bits) // 8
-               for op in block.ops if op.name == "load" and isinstance(op.result.type, Tile))
+               for op in block.ops if op.name in ("load", "row_read") and isinstance(op.result.type, Tile))
 
 
 def _rows(fn: Function) -> int:

@@ -28,7 +28,7 @@ from tilejit.runtime.arrays import ArrayInfo, array_info, describe_as, numpy_dty
 from tilejit.runtime.compile import CompiledKernel, changed_by
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.jit import Kernel
-from tilejit.runtime.launch import MANY, Grid, addresses, merged, told, without_maps
+from tilejit.runtime.launch import MANY, Grid, addresses, merged, of_length, spanned, told, without_maps
 from tilejit.runtime.params import NotForTMA, Packer
 from tilejit.runtime.signature import device_of
 from tilejit.runtime.tuples import Spread
@@ -251,6 +251,8 @@ class Bound:
         flat, m, first = tuple(map(shared.there, self.flat)), compiled.metadata, self.grid[0]
         if m.mergeable > 1 and first >= MANY:
             return self.task(merged(compiled), shared, **more)
+        if m.spanned and (between := spanned(compiled, flat[self.at[m.spanned[0]]])):
+            return self.task(of_length(compiled, between), shared, **more)
         params = Packer(m.params, {**self.at, PROGRAMS[1]: len(flat)}, addresses(flat), driver.encode_tensor_map)
         try:
             packed = params.as_bytes(told(m, self.grid, flat))

@@ -79,6 +79,67 @@ def _row_load(m: Any, o: Op, base: np.ndarray, limit: Any = None) -> np.ndarray:
     return m.load(o, address, t.elem, inside, other)
 
 
+def _row_of(o: Op, size: int) -> None:
+    e = o.operands[0].type
+    if not isinstance(e, Ptr) or not isinstance(e.elem, DType):
+        raise CompilationError(f"{o.name}: expected a pointer, found {e}", o.loc)
+    if any(v.type != int32 for v in o.operands[-2:]) or size < o.attrs["whole"]:
+        raise CompilationError(f"{o.name}: a row of {size} has no ends of {o.operands[-1].type}", o.loc)
+
+
+def _in_row(size: int, first: Any, last: Any) -> np.ndarray:
+    at = np.arange(size)
+    return (at >= first) & (at < last)
+
+
+@op("row_inside", "first last", "size whole", traits="cheap registers", layout="free")
+def row_inside(o: Op) -> list[Type]:
+    """Which of `size` elements a row has that goes from element `first`, below 16, to before `last`, with all below
+    `whole`."""
+    return [Tile((o.attrs["size"],), int1)]
+
+
+@row_inside.meaning
+def _row_inside(m: Any, o: Op, first: Any, last: Any) -> np.ndarray:
+    return _in_row(o.attrs["size"], first, last)
+
+
+@op("row_read", "base first last", "size whole fill? aligned? begins? cache? evict?", effects="read", layout="block")
+def row_read(o: Op) -> list[Type]:
+    """`size` elements from base on, of which the row has those that `row_inside` says; the others are `fill`, or zeros,
+    and not read. `aligned`: base is a multiple of 16 bytes; `begins`: the row's first element is."""
+    _row_of(o, o.attrs["size"])
+    return [Tile((o.attrs["size"],), o.operands[0].type.elem)]  # type: ignore[union-attr]
+
+
+@row_read.meaning
+def _row_read(m: Any, o: Op, base: np.ndarray, first: Any, last: Any) -> np.ndarray:
+    t = o.results[0].type
+    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    address = base + (np.arange(t.shape[0]) * t.elem.bytes).astype(base.dtype)
+    other = np.broadcast_to(num.constant(o.attrs["fill"], t.elem), t.shape) if "fill" in o.attrs else None
+    return m.load(o, address, t.elem, _in_row(t.shape[0], first, last), other)
+
+
+@op("row_write", "base value first last", "whole cache? evict?", effects="write", layout="block")
+def row_write(o: Op) -> list[Type]:
+    """Write the elements of a value that a row has, from base on (see `row_read`)."""
+    t = o.operands[1].type
+    assert isinstance(t, Tile)
+    _row_of(o, t.shape[0])
+    if t.elem != elem_of(o.operands[0].type).elem:  # type: ignore[union-attr]
+        raise CompilationError(f"row_write: value {t} into {o.operands[0].type}", o.loc)
+    return []
+
+
+@row_write.meaning
+def _row_write(m: Any, o: Op, base: np.ndarray, value: np.ndarray, first: Any, last: Any) -> list[Any]:
+    size = value.dtype.itemsize
+    address = base + (np.arange(value.shape[0]) * size).astype(base.dtype)
+    m.store(o, address, value, _in_row(value.shape[0], first, last))
+    return []
+
+
 @op("store", "ptr value mask?", "cache? evict? seldom?", effects="write", traits="elementwise", layout="access")
 def store(o: Op) -> list[Type]:
     """Write value at ptr where mask is true. `seldom`: that is in few elements, so the value stays in its layout."""

@@ -1,0 +1,175 @@
+"""Rows that may begin and end anywhere, in registers: values beside float64, what surrounds them, and what is left alone."""
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilejit
+import tilejit.language as tl
+from tilejit.passes.odd_rows import form, span
+from tilejit.runtime.launch import of_length
+
+BF16 = ml_dtypes.bfloat16
+
+
+@tilejit.kernel
+def softmax(x, out, columns, stride, BLOCK: tl.constexpr):
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    v = tl.load(x + row * stride + cols, cols < columns, other=-float("inf")).to(tl.float32)
+    e = tl.exp(v - tl.max(v, 0))
+    tl.store(out + row * stride + cols, (e / tl.sum(e, 0)).to(out.dtype.element_ty), cols < columns)
+
+
+@tilejit.kernel
+def norm(x, more, weight, bias, out, columns, stride, pitch, BLOCK: tl.constexpr):
+    """Layernorm of a sum of two rows, stored with a pitch of its own."""
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = cols < columns
+    w = tl.load(weight + cols, mask=inside, other=1.0).to(tl.float32)
+    v = tl.load(x + row * stride + cols, inside, other=0.0).to(tl.float32)
+    v += tl.load(more + row * pitch + cols, inside, other=0.0).to(tl.float32)
+    v = tl.where(inside, v - tl.sum(v, 0) / columns, 0.0)
+    y = v * tl.rsqrt(tl.sum(v * v, 0) / columns + 1e-5) * w + tl.load(bias + cols, inside).to(tl.float32)
+    tl.store(out + row * pitch + cols, y.to(out.dtype.element_ty), inside)
+
+
+def rows(columns, dtype, begin, stride, seed=0):
+    """Three rows of a buffer, from an element on; what is around them is NaN."""
+    buffer = np.full(3 * stride + 32, np.nan, dtype)
+    at = buffer[begin:begin + 3 * stride].reshape(3, stride)
+    at[:, :columns] = np.random.default_rng(seed).standard_normal((3, columns)).astype(dtype)
+    return at
+
+
+def run(kernel, *args, **kw):
+    """Launch and check under the sanitizer; gives the kernel that was launched."""
+    with tilejit.knobs(target="emulator"):
+        tilejit.check(kernel, (3,), *args, seeds=[0], **kw).check()
+        made = kernel[(3,)](*args, **kw)
+    n = dict(zip(kernel.names, args))["columns"]
+    between = made.metadata.spanned and span(n, *made.metadata.spanned[1:])
+    return of_length(made, between) if between else made
+
+
+def close(found, wanted, dtype):
+    error = (np.abs(found.astype(np.float64) - wanted) / np.maximum(np.abs(wanted), 1)).max()
+    assert error <= {2: 1e-2, 4: 1e-5}[np.dtype(dtype).itemsize], error
+
+
+@pytest.mark.parametrize("columns, dtype, begin, gap", [
+    (1001, BF16, 0, 0), (1001, np.float16, 3, 1), (1024, np.float16, 1, 1), (1017, BF16, 7, 0), (1018, BF16, 7, 0), (513, np.float16, 5, 2),
+    (777, np.float32, 1, 0), (1021, np.float32, 3, 0), (1022, np.float32, 3, 3), (2049, BF16, 0, 0), (4097, np.float16, 1, 0)])
+def test_one_row(columns, dtype, begin, gap):
+    """Input and output begin alike: whole vectors, and nothing beside the row."""
+    stride = columns + gap
+    x, out = rows(columns, dtype, begin, stride), rows(0, dtype, begin, stride)
+    made = run(softmax, x, out, columns, stride, BLOCK=tilejit.next_power_of_2(columns))
+    e = np.exp(x[:, :columns].astype(np.float64) - x[:, :columns].astype(np.float64).max(1, keepdims=True))
+    close(out[:, :columns] * columns, e / e.sum(1, keepdims=True) * columns, dtype)
+    assert np.isnan(out[:, columns:].astype(np.float32)).all()
+    assert "row_read" in str(made.ir) and "vectors in registers" in made.report() and "row_load" not in str(made.ir)
+    assert "ld.global.v4.b32" in made.ptx and "st.global.v4.b32" in made.ptx
+
+
+@pytest.mark.parametrize("columns, dtype, wide, begins", [
+    (1001, BF16, np.float32, (0, 0, 0)), (1001, np.float16, np.float16, (1, 6, 3)), (515, np.float32, BF16, (2, 3, 1)),
+    (1023, np.float32, np.float32, (1, 0, 2)), (2050, BF16, BF16, (5, 2, 0))])
+def test_several_rows_and_weights(columns, dtype, wide, begins):
+    """What lies elsewhere between 16 bytes is shifted out of vectors; an output does so element by element."""
+    stride, pitch = columns + 1, columns + 3
+    x, more, out = (rows(c, dtype, b, s, i) for i, (c, b, s) in enumerate(
+        zip((columns, columns, 0), begins, (stride, pitch, pitch))))
+    weight = rows(columns, wide, begins[2], columns, 3)[0]
+    bias = rows(columns, dtype, 0, columns, 4)[0]
+    made = run(norm, x, more, weight, bias, out, columns, stride, pitch, BLOCK=tilejit.next_power_of_2(columns))
+    v = x[:, :columns].astype(np.float64) + more[:, :columns].astype(np.float64)
+    v -= v.mean(1, keepdims=True)
+    y = v / np.sqrt((v * v).mean(1, keepdims=True) + 1e-5) * weight.astype(np.float64) + bias.astype(np.float64)
+    close(out[:, :columns], y, dtype)
+    assert np.isnan(out[:, columns:].astype(np.float32)).all() and "begins=true" in str(made.ir)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 9, 505, 519, 1024])
+def test_few_elements(columns):
+    """Rows shorter than a vector begin and end in one; those as wide as their tile may reach behind it."""
+    stride = columns + 1
+    x, out = rows(columns, np.float16, 6, stride), rows(0, np.float16, 6, stride)
+    made = run(softmax, x, out, columns, stride, BLOCK=1024)
+    e = np.exp(x[:, :columns].astype(np.float64))
+    close(out[:, :columns], e / e.sum(1, keepdims=True), np.float16)
+    assert np.isnan(out[:, columns:].astype(np.float32)).all() and "row_read" in str(made.ir)
+
+
+def test_rows_that_are_not_numbers():
+    """Infinities and NaN stay in their rows, as without the pass."""
+    x = rows(1001, np.float16, 1, 1003)
+    x[0, :1001], x[1, 4], x[2, 1000] = -np.inf, np.nan, np.inf
+    found = []
+    for odd_rows in (None, False):
+        out = rows(0, np.float16, 1, 1003)
+        run(softmax, x, out, 1001, 1003, BLOCK=1024, odd_rows=odd_rows)
+        found.append(out.copy())
+    assert np.array_equal(*np.isnan(found)) and np.isnan(found[0][:, :1001]).all()
+
+
+def test_in_place():
+    x = rows(1001, BF16, 3, 1001)
+    before = x.astype(np.float64)
+    run(softmax, x, x, 1001, 1001, BLOCK=1024)
+    e = np.exp(before)
+    e = np.exp(e / e.sum(1, keepdims=True))            # (checked, then launched)
+    close(x, e / e.sum(1, keepdims=True), BF16)
+
+
+def test_spans():
+    """Every length has one span, whose lengths have one form; those that end in the last vectors are a span of their own."""
+    for unit in (4, 8):
+        seen = {}
+        for n in range(1, 8193):
+            low, high = seen.setdefault(n, span(n, 8192, unit))
+            assert low <= n <= high and span(low, 8192, unit) == span(high, 8192, unit) == (low, high)
+            assert form(low, unit) == form(n, unit) == form(high, unit)
+    assert form(1001, 8) == (1, 1024) and form(4097, 8) == (4, 5120) and span(1025, 1024, 8) is None
+    assert span(20000, 32768, 8) is None
+
+
+@tilejit.kernel
+def counted(x, out, columns, stride, BLOCK: tl.constexpr, WAY: tl.constexpr):
+    """Things that say where an element is, or how many are outside."""
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    v = tl.load(x + row * stride + cols, cols < columns, other=0.0).to(tl.float32)
+    if WAY == "place":
+        v = v * cols
+    elif WAY == "number":
+        v = v + tl.sum(v + 1.0, 0)
+    elif WAY == "least":
+        v = v - tl.max(v, 0)
+    elif WAY == "other":
+        v = v - tl.sum(tl.load(x + row * stride + 2 * cols, 2 * cols < columns, other=0.0).to(tl.float32), 0)
+    elif WAY == "branch":
+        if columns > 7:
+            tl.store(out + row * stride + cols, v.to(out.dtype.element_ty), cols < columns)
+    v = v - tl.sum(v, 0)
+    tl.store(out + row * stride + cols, v.to(out.dtype.element_ty), cols < columns)
+
+
+@pytest.mark.parametrize("way, moved", [("place", False), ("number", False), ("least", False), ("other", False), ("branch", False),
+                                        ("", True)])
+def test_what_stays(way, moved):
+    """Values that depend on places, and reductions to which elements outside of the row add something."""
+    made = counted.compile("*fp16", "*fp16", "int32", "int32", BLOCK=1024, WAY=way)
+    assert (made.metadata.spanned == ("columns", 1024, 8)) is moved
+    assert counted.compile("*fp16", "*fp16", "int32", "int32", BLOCK=1024, WAY=way, odd_rows=False).metadata.spanned is None
+    aligned = counted.compile("*fp16", "*fp16", "int32:16", "int32:16", BLOCK=1024, WAY=way)
+    assert aligned.metadata.spanned is None
+
+
+def test_lengths_are_compiled_for_as_they_come():
+    """One kernel for lengths of one span; the evaluator knows none of it."""
+    with tilejit.knobs(target="emulator"):
+        for columns in (1001, 1003, 777, 601):
+            x, out = rows(columns, np.float16, 1, columns), rows(0, np.float16, 1, columns)
+            softmax[(3,)](x, out, columns, columns, BLOCK=1024)
+            e = np.exp(x.astype(np.float64))
+            close(out, e / e.sum(1, keepdims=True), np.float16)
+    spans = {b for e in softmax.entries.values() for b, made in e.lengths.items() if made.entry is not None}
+    assert {span(n, 1024, 8) for n in (1001, 777, 601)} <= spans

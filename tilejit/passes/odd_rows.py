@@ -1,0 +1,294 @@
+"""Rows that may begin and end anywhere stay in registers, as vectors from the 16 bytes in which they begin.
+
+    %c = arange {start=0, end=1024}                        %s = (%p as int64 & 15) / 2
+    %m = cmp lt %c, splat(%n)                              %e = add %s, %n
+    %v = load (ptr_add splat(%p), %c), %m          ->      %v = row_read (ptr_add %p, -%s), %s, %e {size=1280}
+    %x = sub (cast %v), splat(reduce %v)                   %x = sub (cast %v), splat(reduce %v)
+    store (ptr_add splat(%q), %c), %x, %m                  row_write (ptr_add %q, -%s), %x, %s, %e
+
+Every tile of the row is moved by what its first 16 bytes hold ahead of it, so that threads load and store whole
+vectors but for the two ends, where they have single elements. Weights and other rows, which lie elsewhere between 16
+bytes, are shifted out of the vectors around theirs (`ptx/odd_rows.py`). That is done where no value depends on an
+element's place but for masks that end with the row, and where elements outside of it add nothing to reductions, so
+that neither their number nor where they are changes a result.
+
+How wide tiles are, and how many warps have them, follows from how long the row is. Where that is an argument,
+`row_span` says between which numbers it is; the launch compiles for those that it meets (`runtime/launch.py`), and
+without them the function stays as it is, and `spanned` says what they would be of.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tilejit.ir import Builder, Function, Op, Value, reached, replace
+from tilejit.ir.ahead import argument_of, may_alias
+from tilejit.ir.dead import drop_dead
+from tilejit.ir.report import Record
+from tilejit.ir.types import DType, Ptr, Tile, Type, elem_of, int32, int64
+from tilejit.passes.axis import AxisInfo, analyse
+from tilejit.passes.behind import NOTHING, behind
+from tilejit.passes.copies import is_volatile
+from tilejit.passes.layouts_access import access_width
+from tilejit.passes.rows import UNIT, Firsts
+from tilejit.passes.rules import const_of
+
+#: Elements of a thread at most, warps at most, elements of a row's tile at least (fewer are merged, or few).
+ELEMENTS, WARPS, LEAST = 40, 8, 512
+
+
+def form(most: int, unit: int) -> tuple[int, int] | None:
+    """(warps, elements of a tile) for rows of so many elements that begin up to unit - 1 behind a vector of `unit`."""
+    for warps in (1 << i for i in range(WARPS.bit_length())):
+        if most + unit - 1 <= 32 * warps * ELEMENTS:
+            turn = 32 * warps * unit
+            return warps, -(-(most + unit - 1) // turn) * turn
+    return None
+
+
+def span(n: int, most: int, unit: int) -> tuple[int, int] | None:
+    """The least and the greatest number of elements for which one function is compiled with n; None where n is more
+    than a tile's, or has no form. One that ends in the last vectors of threads is known to have all others."""
+    found = form(n, unit) if 0 < n <= most else None
+    if found is None:
+        return None
+    warps, size = found
+    turn = 32 * warps * unit
+    low = max(1, size - turn - unit + 2, 32 * warps // 2 * ELEMENTS - unit + 2 if warps > 1 else 1)
+    high, whole = min(most, size - unit + 1), size - turn + unit
+    return (max(low, whole), high) if n >= whole else (low, min(high, whole - 1))
+
+
+def move_odd_rows(fn: Function) -> Function:
+    """Keep such rows in registers, in place; returns the function."""
+    shapes = {v.type.shape for op in fn.body.ops for v in op.results if isinstance(v.type, Tile)}
+    asked, ctas = fn.attrs.get("odd_rows"), fn.attrs.get("num_ctas", 1)
+    if len(shapes) != 1 or asked is False or ctas > 1 or not any(op.name == "reduce" for op in fn.body.ops):
+        return fn
+    (shape,) = shapes
+    if len(shape) != 1 or shape[0] < LEAST:
+        return fn
+    row = _Row(fn, shape[0])
+    if not row.legal():
+        return fn
+    n, between = row.length(), fn.attrs.get("row_span")
+    if isinstance(n, str) and between is None:
+        fn.attrs["spanned"] = (n, row.size, row.unit)
+        fn.attrs.pop("mergeable", None)
+        fn.attrs.setdefault("report", []).append(Record(
+            "spanned", f"rows as long as {n} says: launches keep them in registers, by kernels of their own"))
+        return fn
+    low, high = between or (n, n)
+    found = form(high, row.unit) if 0 < high <= row.size else None
+    if found is not None:
+        fn.attrs["num_warps"], size = found
+        turn = 32 * found[0] * row.unit
+        row.write(size, max(0, (low - row.unit) // turn * turn))
+        fn.attrs.pop("mergeable", None)
+        line = f"rows of {low} to {high} elements that begin anywhere: vectors in registers, {found[0]} warps"
+        fn.attrs.setdefault("report", []).append(Record("odd_row", line, size=size, warps=found[0]))
+    return fn
+
+
+def _is_place(t: Type) -> bool:
+    """Whether a tile may be of indices or addresses."""
+    elem = elem_of(t)
+    return isinstance(t, Tile) and (isinstance(elem, Ptr) or elem.is_int())
+
+
+class _Row:
+    """The tiles of a function that has one row, of `size` elements at most."""
+
+    def __init__(self, fn: Function, size: int):
+        self.fn, self.size, self.unit = fn, size, 0
+        self.facts: dict[Value, AxisInfo] = {}
+        self.places: set[Value] = set()          # tiles of indices and addresses
+        self.inside: dict[Value, Value] = {}     # mask -> what it compares indices with
+        self.first: Op | None = None             # the load that says where the row begins
+        self.late: list[Op] = []
+        self.ends: dict[Value, Any] = {}
+
+    def legal(self) -> bool:
+        """Whether the row can be moved, and needs to be."""
+        return self._sorted() and self._has_rows() and self._early() and self._apart() and self._adds_nothing()
+
+    def _sorted(self) -> bool:
+        """Find indices, masks and addresses; whether nothing else depends on where an element is."""
+        for op in self.fn.body.ops:
+            if op.regions and op.name != "reduce":
+                return False
+            if not any(isinstance(v.type, Tile) for v in (*op.operands, *op.results)):
+                continue
+            if op.name == "arange" and op.attrs["start"] == 0:
+                self.places.add(op.result)
+            elif any(v in self.places for v in op.operands):
+                if op.name == "cmp" and self._ends_the_row(op):
+                    continue
+                if "elementwise" in op.define.traits and op.define.pure and _is_place(op.result.type):
+                    self.places.add(op.result)
+                elif op.name not in ("load", "store") or any(v in self.places for v in op.operands[1:]):
+                    return False
+            elif op.name in ("load", "store") or op.name not in ("const", "splat", "reduce") and (
+                    "elementwise" not in op.define.traits or not op.define.pure or "packs" in op.define.traits):
+                return False
+        return True
+
+    def _ends_the_row(self, cmp: Op) -> bool:
+        """Whether a comparison is `index < n`, noted as such, with the n of all others."""
+        index, bound = cmp.operands if cmp.attrs["pred"] == "lt" else reversed(cmp.operands)
+        op = index.op
+        while isinstance(op, Op) and op.name == "cast":
+            op = op.operands[0].op
+        end = bound.op
+        if cmp.attrs["pred"] not in ("lt", "gt") or not isinstance(op, Op) or op.name != "arange" or \
+                not isinstance(end, Op) or end.name not in ("splat", "const"):
+            return False
+        n = end.operands[0] if end.name == "splat" else bound
+        if any(x is not n for x in self.inside.values()):
+            return False
+        self.inside[cmp.result] = n
+        return True
+
+    def length(self) -> Any:
+        """How long the row is: a number, an argument's name, or neither (None)."""
+        n = next(iter(self.inside.values()))
+        if (known := const_of(n)) is not None:
+            return int(known)
+        while isinstance(n.op, Op) and n.op.name == "cast":
+            n = n.op.operands[0]
+        return n.name if n.op is self.fn.body else None
+
+    def _has_rows(self) -> bool:
+        """Whether all accesses are of rows as long as the mask says, one of which differs from program to program and
+        is not known to consist of vectors."""
+        accesses = [op for op in self.fn.body.ops if op.name in ("load", "store")
+                    and isinstance(op.operands[0].type, Tile)]
+        for op in accesses:
+            pointer, mask = elem_of(op.operands[0].type), op.operands[1 if op.name == "load" else 2:][:1]
+            elem = pointer.elem if isinstance(pointer, Ptr) else None
+            if not mask or mask[0] not in self.inside or is_volatile(op) or not isinstance(elem, DType) or \
+                    elem.bits not in (16, 32) or op.name == "load" and len(op.operands) > 2 \
+                    and const_of(op.operands[2]) is None:
+                return False
+        if not self.inside or self.length() is None:
+            return False
+        self.first = next((op for op in accesses if op.name == "load" and self._varies(op.operands[0])), None)
+        if self.first is None or not any(op.name == "store" for op in accesses):
+            return False
+        self.facts = analyse(self.fn)
+        self.unit = UNIT // elem_of(self.first.result.type).bytes  # type: ignore[union-attr]
+        return all(self.facts[op.operands[0]].contiguity[0] >= self.size for op in accesses) and \
+            access_width(self.first, self.facts, 0) < self.unit
+
+    def _varies(self, address: Value) -> bool:
+        """Whether an address depends on the program."""
+        found = reached([address], lambda v: v.op.operands if isinstance(v.op, Op) else ())
+        return any(isinstance(v.op, Op) and v.op.name == "program_id" for v in found)
+
+    def _needs_ends(self, op: Op) -> bool:
+        """Whether an op, written anew, needs to know where the row begins and ends."""
+        return any(v in self.inside for v in op.operands) or \
+            op.name in ("load", "store") and isinstance(op.operands[0].type, Tile)
+
+    def _early(self) -> bool:
+        """Find what is computed, of the address from which the row's ends follow, only behind where those are needed;
+        whether it can be computed before."""
+        assert self.first is not None
+        ops = self.fn.body.ops
+        of = reached([self.first.operands[0]], lambda v: v.op.operands if isinstance(v.op, Op) else ())
+        start = next(i for i, op in enumerate(ops) if self._needs_ends(op))
+        self.late = [op for op in ops[start:] if any(v in of and not isinstance(v.type, Tile) for v in op.results)]
+        return all(op.define.pure and not op.regions for op in self.late)
+
+    def _apart(self) -> bool:
+        """Whether nothing that is stored is loaded, but from where it goes to."""
+        loads = [op for op in self.fn.body.ops if "read" in op.define.effects]
+        stores = [op for op in self.fn.body.ops if "write" in op.define.effects]
+        return all(op.name == "store" and (not may_alias(argument_of(x.operands[0]), op) or
+                                           x.operands[0] is op.operands[0]) for op in stores for x in loads)
+
+    def _adds_nothing(self) -> bool:
+        """Whether elements outside of the row change no reduction."""
+        for op in self.fn.body.ops:
+            for v in op.results:
+                if isinstance(v.type, Tile) and v not in self.places:
+                    self.ends[v] = 0.0 if self._vanishes(op) else behind(op, self.ends.get, self._compared)
+        return all(len(op.operands) == 1 and len(op.regions[0].ops) == 2
+                   and (fold := op.regions[0].ops[0].name) in NOTHING
+                   and self.ends.get(op.operands[0]) == NOTHING[fold]
+                   for op in self.fn.body.ops if op.name == "reduce")
+
+    def _compared(self, cmp: Op) -> bool | None:
+        return False if cmp.result in self.inside else None
+
+    def _vanishes(self, op: Op) -> bool:
+        """Whether an op is exp(x - max(x)) where x is -inf outside: 0, unless that greatest number is -inf or NaN, with
+        which the row's own elements are NaN."""
+        if op.name not in ("exp", "exp2"):
+            return False
+        less = op.operands[0].op
+        if not isinstance(less, Op) or less.name != "sub" or self.ends.get(less.operands[0]) != float("-inf"):
+            return False
+        top = less.operands[1].op
+        top = top.operands[0].op if isinstance(top, Op) and top.name == "splat" else None
+        return isinstance(top, Op) and top.name == "reduce" and top.operands[0] is less.operands[0] and \
+            top.regions[0].ops[0].name == "maximum"
+
+    # -- writing ------------------------------------------------------------------------------------------------
+    def write(self, size: int, whole: int) -> None:
+        """Write the row anew, of `size` elements, all of them in it below `whole`, but for those ahead of it."""
+        old, body = self.fn.body.ops, self.fn.body
+        body.ops = []
+        b = Builder(body)
+        firsts, made = Firsts(b), dict[Value, Value]()
+        at = next(i for i, op in enumerate(old) if self._needs_ends(op))
+        for op in (*old[:at], *self.late):
+            self._insert(op, size, b)
+        b.loc = old[at].loc
+        shift, end = self._ends(b, firsts)
+        back = b("sub", b.const(0, int32), shift)
+        inside = b("row_inside", shift, end, size=size, whole=whole)
+        for op in (x for x in old[at:] if x not in self.late):
+            b.loc = op.loc
+            if op.name not in ("load", "store") or not isinstance(op.operands[0].type, Tile):
+                self._insert(op, size, b)
+                continue
+            base = b("ptr_add", self._start(op, firsts), back)
+            attrs = {k: op.attrs[k] for k in ("cache", "evict") if op.attrs.get(k)} | {"whole": whole}
+            if op.name == "store":
+                b.op("row_write", base, op.operands[1], shift, end, **attrs)
+                continue
+            other = const_of(op.operands[2]) if len(op.operands) > 2 else 0
+            begins = self.facts[op.operands[0]].multiple(0, self.size, elem_of(op.result.type).bits // 8) % UNIT == 0
+            attrs |= {} if str(other) in ("0", "0.0") else {"fill": other}
+            attrs |= {"aligned": True} if op is self.first else {"begins": True} if begins else {}
+            made[op.result] = b("row_read", base, shift, end, size=size, **attrs)
+            made[op.result].name = op.result.name
+        replace(body, made | dict.fromkeys(self.inside, inside))
+        drop_dead(self.fn)
+
+    def _insert(self, op: Op, size: int, b: Builder) -> None:
+        """Put an op that accesses no row where it was, for tiles of this size."""
+        if any(v in self.inside for v in op.results):
+            return
+        for v in op.results:
+            if isinstance(v.type, Tile) and v not in self.places:
+                v.type = Tile((size,), v.type.elem)
+                op.attrs.update({k: x for k, x in (("shape", (size,)), ("type", v.type)) if k in op.attrs})
+        b.insert(op)
+
+    def _ends(self, b: Builder, firsts: Firsts) -> tuple[Value, Value]:
+        """Where the row begins and ends, counted from the 16 bytes in which it begins."""
+        assert self.first is not None
+        address = b("cast", self._start(self.first, firsts), dtype=int64)
+        ahead = b("cast", b("and", address, b.const(UNIT - 1, int64)), dtype=int32)
+        shift = b("idiv", ahead, b.const(UNIT // self.unit, int32))
+        n = next(iter(self.inside.values()))
+        n = b.const(int(const_of(n)), int32) if const_of(n) is not None else n  # type: ignore[arg-type]
+        kept = b("minimum", b("maximum", n, b.const(0, n.type)), b.const(self.size, n.type))
+        return shift, b("add", shift, kept if kept.type == int32 else b("cast", kept, dtype=int32))
+
+    def _start(self, access: Op, firsts: Firsts) -> Value:
+        """The address of the row's first element."""
+        found = firsts.of(access.operands[0])
+        assert found is not None and isinstance(found.type, Ptr)
+        return found

@@ -1,0 +1,179 @@
+"""Emitters of rows in registers that begin and end anywhere (`passes/odd_rows.py`): vectors, and at both ends elements.
+
+A vector that the row may not have as a whole is read twice at once: as a vector, by the threads that may, and by
+elements otherwise; which one counts is chosen when both are there. What lies elsewhere between 16 bytes is shifted out
+of the vectors around it.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilejit.ir import Op
+from tilejit.ir.types import DType, Tile, elem_of
+from tilejit.layout.linear import LinearLayout
+from tilejit.ptx.arith import literal
+from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.memory import both, opcode_of
+from tilejit.ptx.pack import load, repeated, shift_words, store, unpack, vector, words
+
+#: A row begins below this element of its tile; a number of elements that no row has.
+_FIRST, _NONE = 16, 1 << 30
+
+
+@dataclass
+class _Ends:
+    """Where a row begins and ends for the threads of a layout. `ahead`, `left`: registers, how far a thread's first
+    element is behind the row's first one, and how far its end is behind that."""
+
+    e: Emitter
+    layout: LinearLayout
+    first: str
+    last: str
+    whole: int
+
+    def __post_init__(self) -> None:
+        p, at = self.e.p, self.e.thread_coord(self.layout, 0)
+        self.ahead, self.left = p.new("b32", "sub.s32", at, self.first), p.new("b32", "sub.s32", self.last, at)
+        self.most = sum(b[0] for n in ("lane", "warp") for b in self.layout.bases_of(n))
+
+    def vectors(self, size: int) -> Iterator[tuple[int, int]]:
+        """(the first register, the element that it is of the first thread) of runs of `size` registers."""
+        at = self.layout.registers()
+        yield from ((i, at[i][0]) for i in range(0, len(at), size))
+
+    def begun(self, at: int, before: str = "") -> str | None:
+        """Predicate: the row has begun at a thread's element `at`, or so many before it; None where it surely has."""
+        if at >= _FIRST:
+            return None
+        p = self.e.p
+        return p.new("pred", "setp.ge.s32", p.new("b32", "sub.s32", self.ahead, before) if before else self.ahead, -at)
+
+    def goes_on(self, at: int, count: int, behind: str = "") -> str | None:
+        """Predicate: the row goes on for `count` elements of a thread, its element `at` the first, and so many more
+        `behind` those; None where it surely does."""
+        if at + self.most + count <= self.whole:
+            return None
+        p = self.e.p
+        left = p.new("b32", "sub.s32", self.left, behind) if behind else self.left
+        return p.new("pred", "setp.ge.s32", left, at + count)
+
+    def inside(self, at: int, count: int) -> str | None:
+        """Predicate: the row has `count` elements of a thread, its element `at` the first."""
+        return both(self.e, self.begun(at), self.goes_on(at, count))
+
+    def singly(self, at: int, count: int, whole: str) -> list[str]:
+        """Predicates of the elements from `at` on that the row has, none of them where `whole` is true."""
+        p, found = self.e.p, []
+        head, tail = at < _FIRST, at + self.most + count > self.whole
+        ahead = p.new("b32", "selp.b32", -_NONE, self.ahead, whole) if head else ""
+        left = p.new("b32", "selp.b32", -_NONE, self.left, whole) if tail and not head else self.left
+        for i in range(at, at + count):
+            terms = [p.new("pred", "setp.ge.s32", ahead, -i)] if head else []
+            terms += [p.new("pred", "setp.gt.s32", left, i)] if tail else []
+            found.append(p.new("pred", "and.pred", *terms) if len(terms) > 1 else terms[0])
+        return found
+
+
+def _ends(e: Emitter, op: Op, t: Tile) -> _Ends:
+    assert t.layout is not None
+    first, last = (e.scalar(v) for v in op.operands[-2:])
+    return _Ends(e, t.layout, first, last, op.attrs["whole"])
+
+
+def _address(e: Emitter, base: str, layout: LinearLayout, size: int) -> str:
+    """Register: where a thread's first element is."""
+    return e.p.new("b64", "mad.wide.s32", e.thread_coord(layout, 0), size, base)
+
+
+@emits("row_inside")
+def _row_inside(e: Emitter, op: Op) -> None:
+    t = op.result.type
+    assert isinstance(t, Tile)
+    ends = _ends(e, op, t)
+    always = e.p.new("pred", "setp.eq.u32", 0, 0)
+    e.set(op.result, [ends.inside(at, 1) or always for _, at in ends.vectors(1)])
+
+
+@emits("row_read")
+def _row_read(e: Emitter, op: Op) -> None:
+    p, t = e.p, op.result.type
+    assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
+    elem, size, ends, opcode = t.elem, t.elem.bytes, _ends(e, op, t), opcode_of(op, "ld")
+    count = t.layout.contiguous_registers(0)
+    block = min(16, count * size)                    # bytes of an access
+    base, cls = e.scalar(op.operands[0]), reg_class(elem)
+    fill = literal(op.attrs.get("fill", 0), elem)
+    shifted = None
+    own, shift, before, behind = _address(e, base, t.layout, size), "", "", ""
+    start = own
+    if not op.attrs.get("aligned"):
+        shift = p.new("b32", "and.b32", p.new("b32", "cvt.u32.u64", base), block - 1)
+        start = p.new("b64", "sub.s64", own, p.new("b64", "cvt.u64.u32", shift))
+        before = p.new("b32", "shr.u32", shift, size.bit_length() - 1)
+        behind = p.new("b32", "and.b32", p.new("b32", "neg.s32", before), block // size - 1)
+        shifted = p.new("pred", "setp.ne.u32", shift, 0)
+    filled = repeated(e, elem, fill)
+    found: list[tuple[list[str], list[str], str | None]] = []
+    for _, at in ends.vectors(count):
+        blocks = count * size // block
+        begun, goes_on = ends.begun(at, before), ends.goes_on(at, count, behind)
+        raw: list[str] = []
+        if op.attrs.get("begins"):           # no access holds both: what is ahead of the row is accesses of its own
+            starts = [ends.begun(at + k * block // size, before) for k in range(blocks + 1)]
+            whole = goes_on
+        else:
+            starts, whole = [None] * (blocks + 1), both(e, begun, goes_on)
+        for k in range(blocks + (shift != "")):
+            regs = p.regs("b32", block // 4)
+            pred = both(e, both(e, whole, starts[k]), shifted if k == blocks else None)
+            if pred:
+                for r in regs:
+                    p("mov.b32", r, filled)
+            vec = f".v{len(regs)}" if len(regs) > 1 else ""
+            p(f"{opcode}{vec}.b32", vector(regs), f"[{start}+{at * size + k * block}]", pred=pred)
+            raw += regs
+        single: list[str] = []
+        if whole:
+            single = p.regs(cls, count)
+            for i, (r, inside) in enumerate(zip(single, ends.singly(at, count, whole))):
+                p(f"mov.{cls}", r, fill)
+                load(e, opcode, elem, [r], f"[{own}+{(at + i) * size}]", inside)
+        found.append((raw, single, whole))
+    out = e.fresh(t)
+    for i, (raw, single, whole) in enumerate(found):
+        got = shift_words(e, raw, shift, size, count * size // 4) if shift else raw
+        if whole:
+            singles = single if size == 4 else words(e, elem, single)
+            got = [p.new("b32", "selp.b32", a, b, whole) for a, b in zip(got, singles)]
+        regs = out[i * count:(i + 1) * count]
+        if size < 4:
+            unpack(e, elem, got, regs)
+        for r, word in zip(regs, got if size == 4 else []):
+            p(f"mov.{cls}", r, word)
+    e.set(op.result, out)
+
+
+@emits("row_write")
+def _row_write(e: Emitter, op: Op) -> None:
+    """Vectors where the row's tile begins with one in memory, else elements."""
+    p, t, values = e.p, op.operands[1].type, e.get(op.operands[1])
+    assert isinstance(t, Tile) and t.layout is not None
+    elem, ends, opcode = elem_of(t), _ends(e, op, t), opcode_of(op, "st")
+    assert isinstance(elem, DType)
+    count, size, base = t.layout.contiguous_registers(0), elem.bytes, e.scalar(op.operands[0])
+    each = min(count, 16 // size)
+    address = _address(e, base, t.layout, size)
+    elsewhere, done = p.label("elsewhere"), p.label("written")
+    between = p.new("b32", "and.b32", p.new("b32", "cvt.u32.u64", base), each * size - 1)
+    p("bra", elsewhere, pred=p.new("pred", "setp.ne.u32", between, 0))
+    for i, at in ends.vectors(each):
+        whole = ends.inside(at, each)
+        store(e, opcode, elem, values[i:i + each], f"[{address}+{at * size}]", whole)
+        for k, inside in enumerate(ends.singly(at, each, whole) if whole else []):
+            store(e, opcode, elem, [values[i + k]], f"[{address}+{(at + k) * size}]", inside)
+    p("bra", done)
+    p.place(elsewhere)
+    for i, at in ends.vectors(1):
+        store(e, opcode, elem, [values[i]], f"[{address}+{at * size}]", ends.inside(at, 1))
+    p.place(done)
