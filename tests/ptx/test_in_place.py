@@ -71,7 +71,7 @@ MMA = "mma.sync.aligned.m16n8k16 {%f10, %f11}, {%r2}, {%r3}, {%f20, %f21};"
     ids=["behind", "before", "in a loop", "in an author's loop", "past a branch", "no product", "in flight"])
 def test_which_registers_are_renamed(lines, renamed):
     """%f10 is the next of %f1; %f11, also of the product, is that of two."""
-    e = SimpleNamespace(p=Ptx(), role=SimpleNamespace(mark=0))
+    e = SimpleNamespace(p=Ptx(), role=SimpleNamespace(known=SimpleNamespace(mark=0)))
     e.p.counts["f32"] = 10
     body = Body(e)
     e.p.lines += lines

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Function, Op, Value, uses
+from tilejit.ir import Block, Function, Op, Value, listed, uses
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of, uint64
 from tilejit.layout.linear import LinearLayout
@@ -55,6 +55,20 @@ def held(t: Type) -> DType | Ptr:
 
 
 @dataclass
+class Known:
+    """Constants of a thread that have registers."""
+
+    coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
+    addresses: dict[tuple, str] = field(default_factory=dict)   # thread parts of shared addresses
+    owners: dict[LinearLayout, str | None] = field(default_factory=dict)
+    mark: int | None = None          # where in the lines more of them go; None: where they are used
+
+    def copy(self) -> Known:
+        """The same, to which others may be added."""
+        return Known(dict(self.coords), dict(self.addresses), dict(self.owners), self.mark)
+
+
+@dataclass
 class Role:
     """The warps that run the code being emitted, and the registers that identify a thread among them."""
 
@@ -68,10 +82,7 @@ class Role:
     local_warp: str = ""             # warp index within the role in this CTA; `warp` counts those of CTAs before it
     group: str = "0"                 # which group of the role; the three above are within the group
     by_thread: bool = False          # places of elements are computed from `tid`, not from `lane` and `warp`
-    coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
-    addresses: dict[tuple, str] = field(default_factory=dict)   # thread parts of shared addresses
-    owners: dict[LinearLayout, str | None] = field(default_factory=dict)
-    mark: int = 0                    # where in the lines per-thread constants of the role go
+    known: Known = field(default_factory=lambda: Known())
 
     @property
     def warp_bits(self) -> int:
@@ -79,12 +90,25 @@ class Role:
         return (self.warps - 1).bit_length()
 
 
+class _Values(dict[Value, list[str]]):
+    """The registers of values; those of an `arange` are made again where they have been given up (`Emitter.anew`)."""
+
+    def __init__(self, e: Emitter):
+        self.e = e
+
+    def __missing__(self, v: Value) -> list[str]:
+        if v.op not in self.e.indices:
+            raise KeyError(v)
+        EMITTERS[v.op.name](self.e, v.op)
+        return self[v]
+
+
 class Emitter:
     """State of one emission: the PTX under construction, where every value lives, the current role."""
 
     def __init__(self, fn: Function):
         self.fn, self.p, self.uses = fn, Ptx(), uses(fn.body)
-        self.values: dict[Value, list[str]] = {}
+        self.values: dict[Value, list[str]] = _Values(self)
         self.steps = Steps()                     # which registers of addresses are sums of others
         self.run: dict[Value, Op] = {}           # elementwise values that are still to be computed; see runs.py
         self.params: dict[Param, str] = {}
@@ -95,6 +119,7 @@ class Emitter:
         self.matrices: dict[tuple[Op, int], str] = {}    # product, operand -> register with the slot's descriptor
         self.packed: dict[tuple[str, ...], str] = {}     # elements made together -> the register of all
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
+        self.indices: list[Op] = []              # `arange` ops of the blocks around what is emitted
         self.role = Role("all", fn.attrs["num_warps"], "0", "1")
         self.version = (8, 0)        # of the PTX ISA
         self.target = target_of(fn)
@@ -168,17 +193,19 @@ class Emitter:
     def thread_coord(self, layout: LinearLayout, dim: int) -> str:
         """Register: this thread's part of coordinate `dim` (xor/or it with the register's constant part)."""
         key = (layout, dim)
-        if key not in self.role.coords:
-            self.role.coords[key] = self.hoist(lambda: self.bit_sum(
+        coords = self.role.known.coords
+        if key not in coords:
+            coords[key] = self.hoist(lambda: self.bit_sum(
                 [(self.role.lane, [b[dim] for b in layout.bases_of("lane")]),
                  (self.role.warp, [b[dim] for b in layout.bases_of("warp")])]))
-        return self.role.coords[key]
+        return coords[key]
 
     def owner(self, layout: LinearLayout) -> str | None:
         """Predicate: this thread is the first of those that hold the same elements; None if all differ.
 
         A layout for the warps of one CTA asks for the first of those in its own CTA."""
-        if layout not in self.role.owners:
+        owners = self.role.known.owners
+        if layout not in owners:
             local = self.role.local_warp and layout.in_bits("warp") == self.role.warp_bits
             masks = [(src, sum(1 << i for i, b in enumerate(layout.bases_of(name)) if not any(b)))
                      for name, src in (("lane", self.role.lane),
@@ -190,17 +217,34 @@ class Emitter:
                 both = bits[0] if len(bits) == 1 else self.p.new("b32", "or.b32", *bits)
                 return self.p.new("pred", "setp.eq.u32", both, 0)
 
-            self.role.owners[layout] = self.hoist(make) if masks else None
-        return self.role.owners[layout]
+            owners[layout] = self.hoist(make) if masks else None
+        return owners[layout]
 
     def hoist(self, make: Callable[[], str]) -> str:
-        """Emit what `make` emits at the start of the role, so that it is valid in all of its code."""
+        """Emit what `make` emits where constants of a thread go: at the start of the role, or see `anew`."""
+        known = self.role.known
+        if known.mark is None:
+            return make()
         lines, self.p.lines = self.p.lines, []
         result = make()
         new, self.p.lines = self.p.lines, lines
-        lines[self.role.mark:self.role.mark] = new
-        self.role.mark += len(new)
+        lines[known.mark:known.mark] = new
+        known.mark += len(new)
         return result
+
+    def anew(self) -> None:
+        """From here to the end of the block, constants of a thread are made again where they are used, so that none has
+        a register in the loop of products that ends here. (ptxas keeps, and spills, what is computed ahead of it.)"""
+        self.role.known = Known()
+        for op in self.indices:
+            self.values.pop(op.result, None)
+
+    def ahead(self, inner: list[Op]) -> None:
+        """What these ops of a loop or branch that comes now need of constants of a thread is made ahead of it."""
+        for op in self.indices:
+            if any(op.result in x.operands for x in inner):
+                self.get(op.result)
+        self.role.known.mark = len(self.p.lines)
 
     def bit_sum(self, parts: list[tuple[str, list[int]]]) -> str:
         """Register: xor over parts (register, bases) of bases[i] for every set bit i of the register.
@@ -267,15 +311,28 @@ class Emitter:
         """Emit the ops of a block in order (terminators are handled by the op that owns the block)."""
         from tilejit.ptx import runs
 
+        around, outer = self.role.known, [*self.indices]
+        have = {op.result: self.values[op.result] for op in outer if op.result in self.values}
+        if around.mark is None:
+            self.role.known = around.copy()
         for op in block.ops:
             if runs.step(self, op):
                 continue
             self.at(op)
             if op.name not in EMITTERS:
                 raise CompilationError(f"no PTX emitter for op {op.name}", op.loc)
+            inner = [x for region in op.regions for x in listed(region)]
+            if inner and self.role.known.mark is None:
+                self.ahead(inner)
             EMITTERS[op.name](self, op)
+            if any(x.name == "dot_async" for x in inner):
+                self.anew()
         if self.run:
             runs.finish(self)
+        self.role.known, self.indices = around, outer
+        for op in outer:
+            self.values.pop(op.result, None)
+        self.values.update(have)
 
     def at(self, op: Op) -> None:
         """What follows belongs to op: its line in the user's source, and a comment."""

@@ -30,7 +30,7 @@ class Body:
 
     def __init__(self, e: Emitter):
         self.e, self.begin = e, len(e.p.lines)
-        self.role, self.mark, self.counts = e.role, e.role.mark, dict(e.p.counts)
+        self.known, self.mark, self.counts = e.role.known, e.role.known.mark or 0, dict(e.p.counts)
 
     def settle(self, pairs: list[tuple[str, str]]) -> set[str]:
         """Rename registers in the text as it is now, its end. pairs: register that is carried, what it is to be at the
@@ -38,11 +38,12 @@ class Body:
 
         A register is renamed if a product of the body makes it, no sooner than the last instruction that reads what was
         carried (nor in an inner loop that goes on from the one to the other), and no two pairs want it."""
-        lines, hoisted = self.e.p.lines, self.role.mark - self.mark
-        above = set(_REGISTER.findall("\n".join(lines[self.mark:self.role.mark])))
+        lines, above = self.e.p.lines, self.known.mark or 0
+        hoisted = above - self.mark
+        made_above = set(_REGISTER.findall("\n".join(lines[self.mark:above])))
         often = Counter([r for pair in pairs for r in pair])
         wanted = [(to, new) for to, new in pairs
-                  if often[to] == often[new] == 1 and new not in above and self._is_new(new)]
+                  if often[to] == often[new] == 1 and new not in made_above and self._is_new(new)]
         if not wanted:
             return set()
         text = "\n".join(lines[self.begin + hoisted:])

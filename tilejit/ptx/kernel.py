@@ -44,7 +44,7 @@ def prologue(e: Emitter) -> None:
         e.rank = p.new("b32", "mov.u32", "%cluster_ctarank")
         if not roles:
             count_warps(e)
-    role.mark = len(p.lines)
+    role.known.mark = len(p.lines)
     if e.fn.attrs.get("shared_bytes", 0):
         raw = p.new("b32", "mov.u32", "smem")
         up = p.new("b32", "add.u32", raw, 1023)
@@ -333,7 +333,7 @@ def _roles(e: Emitter, op: Op) -> None:
             _enter_group(e, op, barrier, warps // groups)
         if e.rank and i == 0:        # the consumers compute on tiles
             count_warps(e)
-        e.role.mark = len(p.lines)
+        e.role.known.mark = len(p.lines)
         e.block(op.regions[i])
         e.private = e.smem
         if not last:

@@ -47,9 +47,9 @@ class MatrixReader:
         lanes = [x * size for x in m.rows] + [self.offsets[i] for i in m.registers]
         warps = [slot_offset(buffer, b) for b in t.layout.bases_of("warp")]
         key = (t.layout, buffer, "matrices")
-        if key not in e.role.addresses:
-            e.role.addresses[key] = e.hoist(lambda: e.bit_sum([(e.role.lane, lanes), (e.role.warp, warps)]))
-        self.thread, self.thread_bits = e.role.addresses[key], 0
+        if key not in e.role.known.addresses:
+            e.role.known.addresses[key] = e.hoist(lambda: e.bit_sum([(e.role.lane, lanes), (e.role.warp, warps)]))
+        self.thread, self.thread_bits = e.role.known.addresses[key], 0
         for o in lanes + warps:
             self.thread_bits |= o
         self.kind = f"ldmatrix.sync.aligned.m8n8.x{m.count}{'.trans' if m.trans else ''}.shared.b16"

@@ -56,6 +56,8 @@ def _arange(e: Emitter, op: Op) -> None:
         const += op.attrs["start"]
         out.append(p.new("b32", "add.s32", base, const) if const else base)
     e.set(op.result, out)
+    if op not in e.indices:
+        e.indices.append(op)
 
 
 @emits("join")

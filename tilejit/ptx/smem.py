@@ -43,10 +43,10 @@ def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, regist
             break
         vec *= 2
     key = (layout, buffer)
-    if key not in e.role.addresses:
-        e.role.addresses[key] = e.hoist(
+    if key not in e.role.known.addresses:
+        e.role.known.addresses[key] = e.hoist(
             lambda: e.bit_sum([(e.role.lane, lanes), (e.role.warp, warps)]))
-    thread = e.role.addresses[key]
+    thread = e.role.known.addresses[key]
     bases = {} if bases is None else bases
     out = []
     start = slot_offset(buffer, at) if at else 0

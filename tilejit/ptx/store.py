@@ -168,12 +168,12 @@ def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str],
     not: their lanes hold different elements."""
     p, rows, across = e.p, layout.bases_of("warp"), turned(layout)
     key = (layout, buffer, "stmatrix")
-    if key not in e.role.addresses:
+    if key not in e.role.known.addresses:
         lane_row = [(1, 0), (2, 0), (4, 0), *([(0, 8), (8, 0)] if across else [(8, 0), (0, 8)])]
-        e.role.addresses[key] = e.hoist(lambda: e.bit_sum(
+        e.role.known.addresses[key] = e.hoist(lambda: e.bit_sum(
             [(e.role.lane, [slot_offset(buffer, b) for b in lane_row]),
              (e.role.warp, [slot_offset(buffer, b) for b in rows])]))
-    thread = e.role.addresses[key]
+    thread = e.role.known.addresses[key]
     for first in range(0, len(regs), 8):
         const = slot_offset(buffer, layout.apply(register=first))
         mixed = const & 0x70          # the chunk bits are xored with the row, the rest is plain

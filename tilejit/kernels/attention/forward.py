@@ -190,10 +190,11 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     blocks = tilejit.cdiv(queries, bm)
     greatest, average, order = shares(queries, keys, bm, bn, case.high, heads * batch, chip)
     if persistent is None:
-        persistent = several and (average >= EQUAL * greatest if case.high else blocks * heads * batch > chip)
+        even = average >= EQUAL * greatest if case.high else bm > 128 or blocks * heads * batch > chip
+        persistent = several and even
     # Three warpgroups have the registers for scores of the next block beside the values of this one, but not for more
-    # (H200, d64, 4096 keys: 480 -> 528 TFLOP/s).
-    ahead = bm > 128 and (case.high or lse is None and not ends) and not any(infos)
+    # (H200, d64, 4096 keys: 480 -> 528 TFLOP/s), nor, by one, where a program takes one block.
+    ahead = bm > 128 and (case.high or not ends) and not any(infos)
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
         PERSISTENT=persistent, SORTED=persistent and order, TURNED=eight, BM=bm, BN=bn, D=wide, DV=wide_v,
