@@ -209,6 +209,21 @@ def test_indexed_numbers_keywords_of_range_and_integer_types_in_kernels():
     assert (out == np.where(np.arange(32) < 7, x + 6, 0)).all()
 
 
+@tilejit.kernel
+def methods_of_operators(x, out, N: tl.constexpr):
+    v = tl.load(x + tl.arange(0, N))
+    low = v.__lshift__(4).__rshift__(4).to(tl.int32)
+    tl.store(out + tl.arange(0, N), tl.where(v.__lt__(0).__not__(), low.__rsub__(N).__neg__(), low.__invert__()))
+    tl.store(out + N, (5).__add__(tl.sum(v.to(tl.int32))))
+
+
+def test_operators_are_methods_too():
+    x, out = np.arange(-16, 16, dtype=np.int8), np.zeros(33, np.int32)
+    methods_of_operators[(1,)](x, out, N=32)
+    low = (x << 4 >> 4).astype(np.int32)
+    assert (out == [*np.where(x >= 0, low - 32, ~low), 5 + x.sum()]).all()
+
+
 def test_libdevice_has_the_places_that_it_had_in_triton_2(triton):
     import triton.language as tl
     from triton.language.libdevice import fast_dividef

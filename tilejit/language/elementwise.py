@@ -52,13 +52,31 @@ def logical_or(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
     return sem.binary(_b, "|", sem.to_bool(_b, x), sem.to_bool(_b, y))
 
 
-def _arithmetic(name: str, symbol: str):
+def _arithmetic(name: str, symbol: str, method: bool = False, reflected: bool = False):
     def fn(x: Any, y: Any, sanitize_overflow: bool = True, *, _b: KernelBuilder) -> tensor:
-        return (debug.checked if unwrap(sanitize_overflow) else sem.binary)(_b, symbol, to_tensor(_b, x), y)
+        left, right = (y, to_tensor(_b, x)) if reflected else (to_tensor(_b, x), y)
+        return (debug.checked if unwrap(sanitize_overflow) else sem.binary)(_b, symbol, left, right)
     fn.__name__, fn.__doc__ = name, f"x {symbol} y; without `sanitize_overflow` integers may wrap under debug=True too."
-    return builtin(fn)
+    return builtin(fn, method=method)
+
+
+def _unary(name: str, symbol: str) -> None:
+    def fn(x: Any, *, _b: KernelBuilder) -> tensor:
+        return sem.unary(_b, symbol, to_tensor(_b, x))
+    fn.__name__ = name
+    builtin(fn, method=True)
 
 
 add, sub, mul = (_arithmetic(n, s) for n, s in (("add", "+"), ("sub", "-"), ("mul", "*")))
+#: operators by the names of Python's methods, which kernels may call: `x.__lshift__(4)`
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "and": "&", "or": "|",
+              "xor": "^", "lshift": "<<", "rshift": ">>"}
+for _name, _symbol in _OPERATORS.items():
+    _arithmetic(f"__{_name}__", _symbol, method=True)
+    _arithmetic(f"__r{_name}__", _symbol, method=True, reflected=True)
+for _name, _symbol in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    _arithmetic(f"__{_name}__", _symbol, method=True)
+for _name, _symbol in {"neg": "-", "invert": "~", "not": "not"}.items():
+    _unary(f"__{_name}__", _symbol)
 
 __all__ = ["add", "cast", "logical_and", "logical_or", "mul", "sub", "to", "where"]
