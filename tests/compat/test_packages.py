@@ -210,6 +210,42 @@ def test_indexed_numbers_keywords_of_range_and_integer_types_in_kernels():
 
 
 @tilejit.kernel
+def weighted(mean, weight, other, more):
+    total = weight + more
+    return mean + (other - mean) * tl.where(total == 0.0, 0.0, more / total), total
+
+
+@tilejit.kernel
+def numbers_as_scalars(x, out, n, m, target, N: tl.constexpr):
+    offset = 0
+    i = tl.arange(0, N)
+    at = i[:, None] + offset[None, :]                           # of one element in its second dimension
+    tl.store(out + at, tl.load(x + at), mask=at + offset[None, :] >= target)
+    mean, weight = tl.reduce((tl.load(x + i).to(tl.float32), i < 1), 0, weighted)
+    tl.store(out + N, mean + weight + ((n > 0) + (m > 0)))      # booleans are of one bit
+
+
+def test_numbers_are_scalars_and_booleans_of_one_bit():
+    x = np.arange(3, 35, dtype=np.int32)
+    for n, m in ((2, 2), (2, 0)):
+        out = np.zeros(33, np.int32)
+        numbers_as_scalars[(1,)](x, out, n, m, target=2, N=32)
+        assert (out == [0, 0, *x[2:], 3 + 1 + (m == 0)]).all()
+
+
+def test_compiled_parameters_may_have_names_of_options(triton):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    @triton.jit
+    def kernel(target, num_warps):
+        triton.language.store(target, num_warps)
+
+    source = ASTSource(kernel, {"target": "*fp32", "num_warps": "i32"})
+    assert ".target sm_90a" in triton.compile(source, GPUTarget("cuda", 90, 32)).asm["ptx"]
+
+
+@tilejit.kernel
 def methods_of_operators(x, out, N: tl.constexpr):
     v = tl.load(x + tl.arange(0, N))
     low = v.__lshift__(4).__rshift__(4).to(tl.int32)

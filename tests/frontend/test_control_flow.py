@@ -397,8 +397,8 @@ def min_with_key(out, n, m):
 
 
 @tilejit.kernel
-def adds_booleans(out, n, m):
-    tl.store(out, (n > 0) + (m > 0))
+def divides_booleans(out, n, m):
+    tl.store(out, (n > 0) // (m > 0))
 
 
 @tilejit.kernel
@@ -407,7 +407,7 @@ def negates_boolean(out, n):
 
 
 REFUSED = [
-    (adds_booleans, "(n > 0) + (m > 0)", "count with .to(tl.int32)"),
+    (divides_booleans, "(n > 0) // (m > 0)", "count with .to(tl.int32)"),
     (negates_boolean, "-(n > 0)", "use ~x"),
     (float_into_int, "tl.store(out, x)", "'x' is int32 before the loop"),
     (number_into_bool, "tl.store(out, x)", "'x' is int1 before the loop"),

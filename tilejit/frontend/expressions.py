@@ -332,6 +332,8 @@ class Expressions(Loops):
 
     def expr_Subscript(self, node: ast.Subscript) -> Any:
         x = unwrap(self.expr(node.value))
+        if isinstance(x, (int, float)):
+            x = sem.to_tensor(self.b, x)             # a variable's number is a scalar in Triton: `offset[None, :]`
         if isinstance(x, Aggregate):
             method = self._located(node, self._field, ast.copy_location(
                 ast.Attribute(node.value, "__getitem__", ast.Load()), node), x)

@@ -225,8 +225,7 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
     if symbol in ("+", "-") and (_is_pointer(x) or _is_pointer(y)):
         return _pointer(b, symbol, x, y)
     if _is_bool(x) and _is_bool(y):
-        tiles = any(isinstance(v, tensor) and v.shape for v in (x, y))
-        if symbol in ("//", "%", "<<", ">>") or symbol in ("+", "-") and not tiles:
+        if symbol in ("//", "%", "<<", ">>"):
             raise CompilationError(f"'{symbol}' of two booleans: combine them with & | ^, or count with .to(tl.int32)")
         symbol = {"+": "^", "-": "^", "*": "&"}.get(symbol, symbol)          # one bit, which wraps
     if symbol in _CMP:

@@ -116,6 +116,7 @@ def compile(src: ASTSource, target: GPUTarget | None = None,
     extra = {k: v for k, v in (options or {}).items() if k in src.fn.defaults}
     if target is not None:
         extra["target"] = {90: "sm_90a", 80: "sm_80"}.get(int(target.arch), "sm_90a")
+    extra = {k: v for k, v in extra.items() if k not in names}     # the name is the kernel's, as where it is launched
     with placed():
         made = src.fn.compile(**given, **extra)
     return CompiledKernel(made, src.fn, {"key": src.fn.cache_key})
