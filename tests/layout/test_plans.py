@@ -135,3 +135,12 @@ def test_transposes_through_shared_memory_have_few_conflicts(size, most):
     real = plan(rows, columns, size)
     assert isinstance(real, ThroughShared)
     assert real.cycles <= most * (rows.num_registers + columns.num_registers // width * 4)
+
+
+def test_within_warps_shared_memory_takes_the_place_of_many_shuffles():
+    """A tile of 16 bits whose neighbours come from different lanes: sixteen shuffles of half words, against four accesses."""
+    src = LinearLayout.from_bases({"register": [(0, 1), (0, 8), (8, 0)], "lane": [(0, 2), (0, 4), (1, 0), (2, 0), (4, 0)],
+                                   "warp": [(0, 16)]}, (16, 32))
+    dst = LinearLayout.from_bases({"register": [(1, 0), (8, 0), (0, 8)], "lane": [(2, 0), (4, 0), (0, 1), (0, 2), (0, 4)],
+                                   "warp": [(0, 16)]}, (16, 32))
+    assert isinstance(plan(src, dst, 2), ThroughShared) and plan(src, dst, 2).within_warp

@@ -54,6 +54,24 @@ def test_an_operand_whose_products_follow_takes_no_registers(size, kept):
     assert bool(names) == kept and kept == any("Buffer" in kinds for kinds in operands)
 
 
+@tilejit.jit
+def product(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a = tl.load(x + i[:, None] * N + i[None, :])
+    tl.store(out + i[:, None] * N + i[None, :], tl.dot(a, a).to(a.dtype))
+
+
+def test_sums_go_to_shared_memory_by_stmatrix():
+    """Four words of a thread at a time, on their way to stores of whole vectors."""
+    found = [product.compile("*fp16:16", "*fp16:16", N=64, num_warps=1, target=t).ptx for t in ("sm_90a", "sm_80")]
+    assert ["stmatrix" in ptx for ptx in found] == [True, False]
+    x = np.random.default_rng(0).integers(-3, 4, (64, 64)).astype(np.float16)
+    out = np.zeros_like(x)
+    with tilejit.knobs(target="emulator"):
+        product[(1,)](x, out, 64, num_warps=1)
+    assert np.array_equal(out, x @ x)
+
+
 @pytest.mark.remarks("spills", "stack", reason="tiles that two warps have no registers for")
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_results(dtype):

@@ -25,6 +25,8 @@ _BANK_BYTES, _CYCLE_BYTES, _VECTOR_BYTES = 4, 128, 16
 _MAX_CHOICES = 4
 #: More bytes than this go through shared memory half by half.
 _MOST_BYTES = 1 << 17
+#: Cycles that warps which read what they wrote themselves take to meet before they write: scratch may still be read.
+_MEETING = 20
 #: More exchanges between lanes than this, and shared memory is cheaper.
 _MOST_SWAPS = 2
 
@@ -119,11 +121,12 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
         except ValueError:
             pass                      # some elements are in other lanes only
         found = _swaps(src, dst) or _shuffles(src, dst)
-        if found is not None and (src.in_size("warp") > 1 or src.odd_dims):
+        if found is not None and src.odd_dims:
             return found
         if found is not None:
             through = _through_shared(src, dst, elem_bytes)
-            return through if cost(through) < _issued(found, elem_bytes) else found
+            meeting = _MEETING if src.in_size("warp") > 1 else 0
+            return through if cost(through) + meeting < _issued(found, elem_bytes) else found
     return prod(src.shape) * elem_bytes > _MOST_BYTES and _halves(src, dst, elem_bytes) \
         or _through_shared(src, dst, elem_bytes)
 
@@ -222,7 +225,7 @@ def _fewest(src: LinearLayout, dst: LinearLayout, elem_bytes: int, orders: list[
             if swizzle and inner % swizzle:
                 continue
             layout = shared(src.shape, elem_bytes, swizzle, order)
-            cycles = access_cycles(src, layout, elem_bytes) + read_cycles(dst, layout, elem_bytes)
+            cycles = write_cycles(src, layout, elem_bytes) + read_cycles(dst, layout, elem_bytes)
             if best is None or cycles < best.cycles:
                 best = ThroughShared(layout, swizzle, order, prod(src.shape) * elem_bytes, cycles, local, src.shape)
             if widest:
@@ -257,8 +260,11 @@ def cost(p: Plan) -> int:
 
 
 def _issued(p: Swaps | Shuffles, elem_bytes: int) -> int:
-    """Instructions of a thread: half a shuffle and one and a half choices for each word that it exchanges."""
-    return 2 * len(p.steps) * len(p.source) // p.words(elem_bytes) if isinstance(p, Swaps) else cost(p)
+    """Instructions of a thread: half a shuffle and one and a half choices for each word that it exchanges, or a shuffle
+    and a choice for each element that it may have from elsewhere, packed and unpacked where it is no whole word."""
+    if isinstance(p, Swaps):
+        return 2 * len(p.steps) * len(p.source) // p.words(elem_bytes)
+    return sum(len(set(options)) for options in p.registers) * max(3 if elem_bytes < 4 else 2, elem_bytes // 2)
 
 
 # -- addresses ------------------------------------------------------------------------------------------
@@ -323,3 +329,9 @@ def read_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> in
 
     by_matrices = matrix_cycles(regs, memory, elem_bytes)
     return access_cycles(regs, memory, elem_bytes) if by_matrices is None else by_matrices
+
+
+def write_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int:
+    """Shared-memory cycles of one warp writing all its registers, by stmatrix where that is possible."""
+    copies = regs.zero_bits("lane") or regs.zero_bits("register")
+    return access_cycles(regs, memory, elem_bytes) if copies else read_cycles(regs, memory, elem_bytes)

@@ -8,9 +8,8 @@ from tilejit.layout.clusters import within
 from tilejit.layout.convert import Halves, Registers, Shuffles, Swaps, ThroughShared
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.emit import Emitter, emits, reg_class
-from tilejit.ptx.ldmatrix import load_tile
-from tilejit.ptx.pack import store_shared, unpack, words
-from tilejit.ptx.smem import accesses
+from tilejit.ptx.ldmatrix import load_tile, store_tile
+from tilejit.ptx.pack import unpack, words
 
 
 @emits("convert")
@@ -131,8 +130,7 @@ def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], src: LinearL
     base = e.p.new("b32", "add.u32", e.private, op.attrs["scratch"])
     owner = e.owner(within(src, e.fn.attrs.get("num_ctas", 1)))
     e.sync()
-    for a in accesses(e, src.reshape(s.shape), buffer, base):
-        store_shared(e, t.elem, [regs[i] for i in a.registers], a.address, owner)
+    store_tile(e, Tile(s.shape, t.elem, src.reshape(s.shape)), regs, buffer, base, owner)
     if s.within_warp:
         e.p("bar.warp.sync", -1)
     else:

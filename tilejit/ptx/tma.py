@@ -12,7 +12,7 @@ from tilejit.layout.shared import boxed, slot_offset, slot_rows, span_elements
 from tilejit.ptx.arith import literal
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.kernel import tensor_map
-from tilejit.ptx.ldmatrix import load_tile
+from tilejit.ptx.ldmatrix import load_tile, store_tile
 from tilejit.ptx.memory import both
 from tilejit.ptx.pack import load_shared, load_shifted, store_shared
 from tilejit.ptx.smem import accesses, slot_address
@@ -291,6 +291,11 @@ def _row_view(e: Emitter, op: Op) -> None:
     e.views[op.result] = e.p.new("b32", "add.u32", e.views[view], e.shifts[op.result])
 
 
+def _apart(view: Value) -> bool:
+    """Whether a view may begin between multiples of 16 bytes."""
+    return isinstance(view.op, Op) and view.op.attrs.get("below", 16) < 16
+
+
 @emits("local_load")
 def _local_load(e: Emitter, op: Op) -> None:
     view, tile, whole = op.operands[0], op.result.tile, op.result.layout
@@ -298,8 +303,7 @@ def _local_load(e: Emitter, op: Op) -> None:
     ctas = tile.numel // prod(buffer.shape)
     layout = own_strips(whole, ctas) if ctas > 1 and e.rank else whole
     shift, size = e.shifts.get(view), buffer.elem.bytes
-    apart = isinstance(view.op, Op) and view.op.attrs.get("below", 16) < 16
-    if shift is None and len(op.operands) == 1 and layout is whole and not apart:
+    if shift is None and len(op.operands) == 1 and layout is whole and not _apart(view):
         e.set(op.result, load_tile(e, tile, buffer, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
         return
     if shift is not None and ctas > 1 and view.maker.name != "strip":
@@ -333,6 +337,8 @@ def _local_store(e: Emitter, op: Op) -> None:
     view, value = op.operands[:2]
     elem, layout = value.tile.elem, value.layout
     regs, owner = e.get(value), e.owner(layout)
+    if view not in e.shifts and len(op.operands) == 2 and not _apart(view):
+        return store_tile(e, value.tile, regs, view.buffer, e.views[view], owner)
     most = elem.bytes if view in e.shifts else 16            # of a row that begins anywhere, as elements
     for a in accesses(e, layout, view.buffer, e.views[view], most=most):
         pred = owner
