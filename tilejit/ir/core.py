@@ -400,6 +400,12 @@ def clone_block(block: Block, mapping: dict[Value, Value],
     return new
 
 
+def of_size(op: Op, t: Tile) -> dict[str, Any]:
+    """An op's attributes where it makes a part of what it does, of type t."""
+    attrs = {"shape": t.shape, "type": t}
+    return {k: attrs.get(k, v) for k, v in op.attrs.items()}
+
+
 def computes(op: Op) -> tuple:
     """What a pure op computes: equal for ops that do the same to the same operands. 1, 1.0, -0.0 and 0.0 differ."""
     operands = sorted(op.operands, key=id) if "commutative" in op.define.traits else op.operands

@@ -186,7 +186,7 @@ class Group:
         loaded = op.define.layout == "access" and op.define.effects == {"read"} and not op.attrs.get("volatile")
         pure = op.define.pure and op.define.layout == "same"
         lines = _in_lines(op) and op.attrs["axis"] != _source(op, d)
-        if not (loaded or pure or lines or op.name in _SLICES) or op.name == "reshape" and d:
+        if not (loaded or pure or lines or op.name in (*_SLICES, "expand_dims", "trans")) or op.name == "reshape" and d:
             return f"{name} is made whole by {op.name}"
         return ""
 
@@ -218,9 +218,8 @@ class Group:
         for op, d in [(x, i) for x in walk(self.fn.body) for i in self.members.get(x, ())]:
             at, inner.loc = _source(op, d), op.loc
             operands = [parts[v, at] if _divided(v, at) else v for v in op.operands]
-            slice_ = _SLICES.get(op.name)
-            if slice_ is not None:
-                results = [slice_(op, operands, self.count, which, inner, d)]
+            if op.name in _SLICES:
+                results = [_SLICES[op.name](op, operands, self.count, which, inner, d)]
             else:
                 regions = [clone_block(region, {}) for region in op.regions]
                 results = inner.op(op.name, *operands, regions=regions, **op.attrs).results
@@ -265,9 +264,4 @@ def _part(t: Tile, count: int, d: int) -> tuple[int, ...]:
     return (*t.shape[:d], t.shape[d] // count, *t.shape[d + 1:])
 
 
-def _alike(op: Op, operands: list[Value], count: int, which: Value, b: Builder, d: int) -> Value:
-    return b(op.name, *operands, **op.attrs)
-
-
-_SLICES = {"arange": _arange, "const": _const, "splat": _shaped, "broadcast": _shaped, "reshape": _shaped,
-           "expand_dims": _alike, "trans": _alike}
+_SLICES = {"arange": _arange, "const": _const, "splat": _shaped, "broadcast": _shaped, "reshape": _shaped}

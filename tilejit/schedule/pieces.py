@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from tilejit.ir import Builder, Op, Value
+from tilejit.ir import Builder, Op, Value, of_size
 from tilejit.ir.scratch import conversion
 from tilejit.ir.types import DType, Tile
 from tilejit.layout.convert import Registers
@@ -110,9 +110,7 @@ def write_piece(pieces: Pieces, index: int, v: Value, views: dict[Op, Value], no
             at = tuple(index * n if d == axis else 0 for d, n in enumerate(t.shape))
             new = b("local_load", views[op], type=t, at=at)
         else:
-            attrs = dict(op.attrs)
-            attrs.update({k: t.shape for k in ("shape",) if k in attrs} | {k: t for k in ("type",) if k in attrs})
-            new = b.op(op.name, *map(operand, op.operands), result_types=[t], **attrs).result
+            new = b.op(op.name, *map(operand, op.operands), result_types=[t], **of_size(op, t)).result
         new.name = op.result.name
         made[op.result] = new
     return operand(v)

@@ -13,11 +13,11 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, edges, erase, keep_edges, listed, whole
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import int32
-from tilejit.schedule.buffers import barriers_of, top_of
+from tilejit.schedule.buffers import top_of
 from tilejit.schedule.cluster_barrier import write_parities
 from tilejit.schedule.loads import backward_slice, groups_of, kind_of
 from tilejit.schedule.ping_pong import deal_to_groups, deal_to_own
-from tilejit.schedule.store_role import Side, write_stores
+from tilejit.schedule.store_role import write_stores
 from tilejit.schedule.tickets import Channel, channels, write_tickets
 
 
@@ -79,14 +79,14 @@ def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder, st
     """All but what other roles do, in place. stores: one of those stores."""
     b = Builder(block, 0, fn.loc)
     first = b.const(0, int32), b.const(1, int32)
-    groups, ctas = groups_of(fn), fn.attrs.get("num_ctas", 1)
+    groups = groups_of(fn)
     skips = deal_to_groups(fn, block, groups, top, b, first) if groups > 1 else {}
     write_tickets(block, rings, first, skips=skips)
-    if ctas > 1:
+    if fn.attrs.get("num_ctas", 1) > 1:
         write_parities(block, first[0])
     if stores:
         block.ops.pop()                                  # the wait for all stores is the store role's
-        write_stores(block, Side(False, groups, ctas), barriers_of(fn), b)
+        write_stores(fn, block, False, b)
     return block
 
 
@@ -117,8 +117,7 @@ def _store_role(fn: Function, source: Block, ops: list[Op], stores: list[Op]) ->
     deal_to_own(body, groups_of(fn))
     block = Block()
     b = Builder(block, loc=fn.loc)
-    side = Side(True, groups_of(fn), fn.attrs.get("num_ctas", 1))
-    write_stores(body, side, barriers_of(fn), Builder(body, 0, fn.loc))
+    write_stores(fn, body, True, Builder(body, 0, fn.loc))
     Builder(body, loc=fn.loc).op("bulk_wait")
     b.op("elect", regions=[body])
     return block

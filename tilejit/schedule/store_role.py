@@ -12,16 +12,17 @@ arrive on `drained`, where the consumers wait. (Two barriers: neither side may b
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed
 from tilejit.ir.types import Buffer, Tile, int32, shape_of
+from tilejit.schedule.buffers import barriers_of
 from tilejit.schedule.cluster_barrier import releases
-from tilejit.schedule.loads import backward_slice, loop_around, slice_problem
+from tilejit.schedule.loads import backward_slice, groups_of, loop_around, slice_problem
 from tilejit.schedule.rings import Ring
 from tilejit.schedule.stores import LINE, Staging, is_store, staging_of
-from tilejit.schedule.thread import thread
+from tilejit.schedule.thread import Step, thread
 
 #: Warps of the producer's warpgroup that have nothing to do.
 IDLE_WARPS = 3
@@ -100,54 +101,47 @@ def _staged(fn: Function, threads: bool) -> tuple[dict[Op, Staging], str]:
     return found, ""
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of both roles: whether it stores, how many groups of consumers there are, and CTAs."""
-
-    stores: bool
-    groups: int
-    ctas: int
-
-
-def write_stores(block: Block, side: Side, barriers: dict[str, Value], b: Builder) -> None:
-    """Put one side of the protocol in the place of stores, in place; `b` puts in what the role begins with."""
+def write_stores(fn: Function, block: Block, puts: bool, b: Builder) -> None:
+    """Put one side of the protocol in the place of stores, in place: of the role that `puts` them in memory, or of the
+    consumers. `b` puts in what the role begins with."""
     rings: dict[str, list[Op]] = {}
+    barriers = barriers_of(fn)
     for op in listed(block):
         if op.attrs.get("role") == "store":
             rings.setdefault(op.operands[2].maker.attrs["name"], []).append(op)
     for name, stores in rings.items():
-        full, empty = barriers[f"{name}.full"], barriers[f"{name}.empty"]
         # A fresh barrier passes a wait for parity 1: the consumers' first round never blocks.
-        first = b.const(int(not side.stores), int32)
-        ring = _Ring(side, full, empty)
+        first = b.const(int(not puts), int32)
+        ring = _Ring(fn, puts, barriers[f"{name}.full"], barriers[f"{name}.empty"])
         flips = any(ring.rounds(op) % 2 for op in stores)
-        steps = {op: ring.put if side.stores else ring.stage for op in stores}
+        steps = {op: ring.put if puts else ring.stage for op in stores}
         if flips:
             thread(block, [first], steps, [f"{name}_parity"])
         for op in stores if not flips else ():
             steps[op](op, [first])
     drains = [op for op in listed(block) if op.name == "store_wait"]
     if drains:
-        thread(block, [b.const(0, int32)], dict.fromkeys(drains, _drain(side, barriers)), ["drain_parity"])
+        drain = _drain(puts, groups_of(fn), barriers["stores.asked"], barriers["stores.drained"])
+        thread(block, [b.const(0, int32)], dict.fromkeys(drains, drain), ["drain_parity"])
 
 
 def _slots(store: Op) -> int:
     """Slots of a store's staging, of one stripe."""
-    buffer = store.operands[2].buffer
-    return buffer.slots // int(store.attrs["stripes"])
+    return store.operands[2].buffer.slots // int(store.attrs["stripes"])
 
 
 @dataclass
 class _Ring:
-    side: Side
+    fn: Function
+    puts: bool
     full: Value
     empty: Value
     opposite: dict[tuple[Value, Block | None], Value] = field(default_factory=dict)    # a parity, where it is known
 
     def pieces(self, store: Op) -> int:
         """Pieces of a store in one CTA."""
-        axis = store.attrs["axis"]
-        mine = shape_of(store.operands[1].type)[axis] // (self.side.ctas if store.attrs.get("slice") == axis else 1)
+        axis, ctas = store.attrs["axis"], self.fn.attrs.get("num_ctas", 1)
+        mine = shape_of(store.operands[1].type)[axis] // (ctas if store.attrs.get("slice") == axis else 1)
         return int(mine // store.attrs["size"])
 
     def rounds(self, store: Op) -> int:
@@ -164,9 +158,10 @@ class _Ring:
 
     def stream(self, op: Op, b: Builder) -> Value:
         """Which of the ring's streams is this warpgroup's. Found out each time: a register less from store to store."""
-        if self.side.groups * op.attrs["stripes"] == 1:
+        groups = groups_of(self.fn)
+        if groups * op.attrs["stripes"] == 1:
             return b.const(0, int32)
-        return b("group_index" if self.side.stores or self.side.groups > 1 else "warpgroup_index")
+        return b("group_index" if self.puts or groups > 1 else "warpgroup_index")
 
     def stage(self, op: Op, parity: list[Value]) -> list[Value]:
         """A consumer's part of a store."""
@@ -200,16 +195,14 @@ def _take(op: Op) -> Builder:
     return b
 
 
-def _drain(side: Side, barriers: dict[str, Value]) -> Callable[[Op, list[Value]], list[Value]]:
+def _drain(puts: bool, groups: int, asked: Value, drained: Value) -> Step:
     """One side of waiting until all stores are written: consumers ask for it, and the store role says when."""
-    asked, drained = barriers["stores.asked"], barriers["stores.drained"]
-
     def drain(op: Op, values: list[Value]) -> list[Value]:
         b = _take(op)
         (parity,) = values
         after = b("sub", b.const(1, int32), parity)
-        group = b("group_index") if side.groups > 1 else b.const(0, int32)
-        if side.stores:
+        group = b("group_index") if groups > 1 else b.const(0, int32)
+        if puts:
             b.op("mbar_wait", asked, group, parity)
             b.op("bulk_wait")
             b.op("mbar_arrive", drained, group, per="thread", ctas=1)

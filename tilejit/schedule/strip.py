@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tilejit.ir import Builder, Op, Value
+from tilejit.ir import Builder, Op, Value, of_size
 from tilejit.ir.types import Tile, Type, elem_of, int32, uint32
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked
@@ -76,8 +76,7 @@ class Strip:
         return self.made[v]
 
     def _write(self, op: Op, t: Tile) -> Value:
-        attrs = dict(op.attrs)
-        attrs.update({k: t.shape for k in ("shape",) if k in attrs} | {k: t for k in ("type",) if k in attrs})
+        attrs = of_size(op, t)
         if self.row.each:                    # neither accesses nor masks of several: they begin elsewhere
             attrs = {k: 1 if k == "vec" else x for k, x in attrs.items() if k != "runs"}
         if op.name == "arange":

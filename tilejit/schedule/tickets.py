@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed
-from tilejit.ir.types import Buffer, DType, int1, int32, shape_of
+from tilejit.ir.types import int1, int32, shape_of
 from tilejit.schedule.buffers import barriers_of
 from tilejit.schedule.loads import groups_of, kind_of, written_by
 from tilejit.schedule.thread import Step, thread
@@ -220,7 +220,7 @@ def _copy(fill: Op, ring: Channel, ticket: list[Value], b: Builder) -> None:
     elif kind == "row":
         _copy_rows(copies, ring, slot, b)
     else:
-        b.op("mbar_expect", ring.full, slot, bytes=sum(_buffer(x).slot_bytes for x in fill.operands))
+        b.op("mbar_expect", ring.full, slot, bytes=sum(x.buffer.slot_bytes for x in fill.operands))
         for buffer, load in copies:
             b.loc = load.loc
             b.op("tma_load", buffer, slot, ring.full, *load.operands, **_some(load, "evict", "slice", "multicast"))
@@ -230,15 +230,14 @@ def _copy_rows(copies: list[tuple[Value, Op]], ring: Channel, slot: Value, b: Bu
     """Announce and start the copies of rows, each as long as its limit says."""
     buffer, load = copies[0]
     if "unaligned" in load.attrs:
-        elem, limit = _buffer(buffer).elem, load.operands[1:]
-        assert isinstance(elem, DType) and len(copies) == 1
+        elem, limit = buffer.buffer.elem, load.operands[1:]
         length = limit[0] if limit else b.const(shape_of(load.result.type)[0], int32)
         b.op("row_copy", buffer, slot, ring.full, load.operands[0], b("mul", length, b.const(elem.bytes, int32)),
              **_some(load, "strip", "ctas", "fill"), **_evict(load), unaligned=True)
         return
     known, more, sizes = 0, None, []
     for buffer, load in copies:
-        type, share = _buffer(buffer), _some(load, "strip", "ctas")
+        type, share = buffer.buffer, _some(load, "strip", "ctas")
         if len(load.operands) == 1:
             known += type.slot_bytes
             sizes.append(b.const(type.slot_bytes, int32))
@@ -258,10 +257,6 @@ def _evict(load: Op) -> dict[str, Any]:
     """The hint to L2 of a load that the author gave one."""
     evict = load.attrs.get("evict")
     return {"evict": evict} if evict in ("evict_first", "evict_last") else {}
-
-
-def _buffer(v: Value) -> Buffer:
-    return v.buffer
 
 
 def _some(op: Op, *names: str) -> dict[str, Any]:
