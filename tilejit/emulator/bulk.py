@@ -14,14 +14,14 @@ from tilejit.emulator.tiles import read_shared, reduce_values
 def bulk_size(c: Cluster, s: Site, count: int) -> int:
     """Bulk copies are multiples of 16 bytes."""
     if count % 16 or count == 0:
-        raise c.stop("misaligned", f"a bulk copy of {count} bytes is not a positive multiple of 16", s.pc, s.warp)
+        raise c.stop("misaligned", f"a bulk copy of {count} bytes is not a positive multiple of 16", s)
     return count
 
 
 def global_place(c: Cluster, s: Site, address: int) -> int:
     """A global address of a bulk copy."""
     if address % 16:
-        raise c.stop("misaligned", f"global address {address:#x} is not a multiple of 16", s.pc, s.warp)
+        raise c.stop("misaligned", f"global address {address:#x} is not a multiple of 16", s)
     return address
 
 
@@ -29,7 +29,7 @@ def needs_cluster(c: Cluster, s: Site, e: External) -> None:
     """Hopper executes asynchronous operations on distributed shared memory only in a launch with clusters, and else
     stops with an illegal instruction, whichever CTA they address (measured on an H200)."""
     if not c.launch.explicit_cluster:
-        raise c.stop("no-cluster", f"{e.form.name.split('.mbarrier')[0]} in a launch without clusters", s.pc, s.warp)
+        raise c.stop("no-cluster", f"{e.form.name.split('.mbarrier')[0]} in a launch without clusters", s)
 
 
 @executes("cp.async.bulk.global.mbarrier::complete_tx::bytes")
@@ -37,10 +37,10 @@ def _bulk_load(c: Cluster, s: Site, e: External) -> None:
     dst, src, size, barrier = e.operands[:4]
     for lane in lanes_of(s.mask):
         count = bulk_size(c, s, c.value(s.warp, size, lane, 32))
-        place = c.shared_place(s.warp, c.value(s.warp, dst.base, lane) + dst.offset, count, 16, s.pc)
-        bar = c.shared_place(s.warp, c.value(s.warp, barrier.base, lane) + barrier.offset, 8, 8, s.pc)
-        address = global_place(c, s, c.value(s.warp, src.base, lane) + src.offset)
-        data = c.global_bytes(address, count, s.pc, s.warp)
+        place = c.shared_place(s, c.at(s, dst, lane), count, 16)
+        bar = c.shared_place(s, c.at(s, barrier, lane), 8, 8)
+        address = global_place(c, s, c.at(s, src, lane))
+        data = c.global_bytes(s, address, count)
         mask = c.value(s.warp, e.operands[4], lane, 16) if "multicast" in e.mods else None
         load_op(c, s, lane, "bulk_load", place, bar, targets(c, s, place[0], mask), count, data.copy,
                 (np.array([address]), count), multicast=mask is not None)
@@ -53,9 +53,9 @@ def _bulk_shared(c: Cluster, s: Site, e: External) -> None:
     dst, src, size, barrier = e.operands[:4]
     for lane in lanes_of(s.mask):
         count = bulk_size(c, s, c.value(s.warp, size, lane, 32))
-        place = c.shared_place(s.warp, c.value(s.warp, dst.base, lane) + dst.offset, count, 16, s.pc)
-        bar = c.shared_place(s.warp, c.value(s.warp, barrier.base, lane) + barrier.offset, 8, 8, s.pc)
-        cta, offset = c.shared_place(s.warp, c.value(s.warp, src.base, lane) + src.offset, count, 16, s.pc)
+        place = c.shared_place(s, c.at(s, dst, lane), count, 16)
+        bar = c.shared_place(s, c.at(s, barrier, lane), 8, 8)
+        cta, offset = c.shared_place(s, c.at(s, src, lane), count, 16)
 
         def fetch(cta: int = cta, offset: int = offset, count: int = count,
                   place: tuple[int, int] = place) -> np.ndarray:
@@ -83,9 +83,9 @@ def _bulk_store(c: Cluster, s: Site, e: External) -> None:
     reduction = e.mods.get("op")
     for lane in lanes_of(s.mask):
         count = bulk_size(c, s, c.value(s.warp, size, lane, 32))
-        address = global_place(c, s, c.value(s.warp, dst.base, lane) + dst.offset)
-        memory = c.global_bytes(address, count, s.pc, s.warp, True)
-        place = c.shared_place(s.warp, c.value(s.warp, src.base, lane) + src.offset, count, 16, s.pc)
+        address = global_place(c, s, c.at(s, dst, lane))
+        memory = c.global_bytes(s, address, count, True)
+        place = c.shared_place(s, c.at(s, src, lane), count, 16)
 
         def read(op: int, place: tuple[int, int] = place, count: int = count) -> np.ndarray:
             data, chunks = read_shared(c, place[0], place[1], count, 0, 16)
@@ -114,9 +114,8 @@ def _st_async(c: Cluster, s: Site, e: External) -> None:
     regs = value if isinstance(value, tuple) else (value,)
     width = 8 if e.mods["type"].endswith("64") else 4
     for lane in lanes_of(s.mask):
-        place = c.shared_place(s.warp, c.value(s.warp, dst.base, lane) + dst.offset, width * len(regs),
-                               width * len(regs), s.pc)
-        bar = c.shared_place(s.warp, c.value(s.warp, barrier.base, lane) + barrier.offset, 8, 8, s.pc)
+        place = c.shared_place(s, c.at(s, dst, lane), width * len(regs), width * len(regs))
+        bar = c.shared_place(s, c.at(s, barrier, lane), 8, 8)
         kind = np.uint64 if width == 8 else np.uint32
         new = np.array([c.value(s.warp, r, lane, 8 * width) for r in regs], kind)
 

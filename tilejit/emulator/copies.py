@@ -22,7 +22,7 @@ def targets(c: Cluster, s: Site, cta: int, mask: int | None) -> list[int]:
     if mask is None:
         return [cta]
     if mask >> len(c.ctas):
-        raise c.stop("multicast", f"the mask {mask:#x} names CTAs outside the cluster of {len(c.ctas)}", s.pc, s.warp)
+        raise c.stop("multicast", f"the mask {mask:#x} names CTAs outside the cluster of {len(c.ctas)}", s)
     return [i for i in range(len(c.ctas)) if mask >> i & 1]
 
 
@@ -52,7 +52,7 @@ def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], b
         if c.listener is not None:
             c.listener.complete(op.number, [(c.ctas[i], o, n) for i, o, n in done])
         for cta, offset, n in done:
-            complete_tx(c, op.number, cta, offset, n, s.pc, s.warp)
+            complete_tx(c, op.number, cta, offset, n, s)
 
     op.steps.append(perform)
     op.describe = f"{kind} of {count} bytes to shared {place[1]:#x}"
@@ -115,7 +115,4 @@ def _bulk_wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | No
             if c.listener is not None:
                 c.listener.group_wait(c.agent(s.warp), s.pc, "bulk", lane, [o.number for o in ops], read_only)
 
-    if ready():
-        resume()
-        return None
-    return ("bulk", s.warp), Waiter(s.warp, s.split, s.pc, ready, resume, lambda: "waits for bulk stores")
+    return c.wait(s, ("bulk", s.warp), ready, resume, lambda: "waits for bulk stores")

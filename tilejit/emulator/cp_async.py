@@ -29,14 +29,14 @@ def _cp_async(c: Cluster, s: Site, e: External) -> None:
     dst, src, size = e.operands[:3]
     moves = []
     for lane in lanes_of(s.mask):
-        place = c.shared_place(s.warp, c.value(s.warp, dst.base, lane) + dst.offset, size, size, s.pc)
-        address = c.value(s.warp, src.base, lane) + src.offset
+        place = c.shared_place(s, c.at(s, dst, lane), size, size)
+        address = c.at(s, src, lane)
         take = size
         if len(e.operands) > (4 if "hint" in e.mods else 3):
             take = left(c, s, e, size, lane)
         if address % size:
-            raise c.stop("misaligned", f"global address {address:#x} is not a multiple of {size}", s.pc, s.warp)
-        data = c.global_bytes(address, take, s.pc, s.warp) if take else np.zeros(0, np.uint8)
+            raise c.stop("misaligned", f"global address {address:#x} is not a multiple of {size}", s)
+        data = c.global_bytes(s, address, take) if take else np.zeros(0, np.uint8)
         moves.append((place, data, address))
     op = AsyncOp(c.launch.next_op(), "cp_async", [], [("cp.async", s.warp)])
 
@@ -86,10 +86,7 @@ def _cp_wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None
         if c.listener is not None:
             c.listener.group_wait(c.agent(s.warp), s.pc, "cp_async", -1, [o.number for o in ops], False)
 
-    if ready():
-        resume()
-        return None
-    return ("cp.async", s.warp), Waiter(s.warp, s.split, s.pc, ready, resume, lambda: "waits for cp.async copies")
+    return c.wait(s, ("cp.async", s.warp), ready, resume, lambda: "waits for cp.async copies")
 
 
 @executes("cp.async.mbarrier.arrive.b64")
@@ -100,7 +97,7 @@ def _cp_arrive(c: Cluster, s: Site, e: External) -> None:
     earlier = [o for lanes, o in state.copies_open if lanes & s.mask and not o.done]
     earlier += [o for lanes, g in state.copy_groups if lanes & s.mask for o in g if not o.done]
     groups: dict[int, int] = {}
-    for _, address in c.addresses(s.warp, e.operands[0], s.mask):
+    for _, address in c.addresses(s, e.operands[0]):
         groups[address] = groups.get(address, 0) + 1
     for address, count in groups.items():
         b = barrier_at(c, s, address)

@@ -170,29 +170,32 @@ class Cluster:
         return Finding(kind, message, p.line(pc) if pc >= 0 else 0, p.loc(pc) if pc >= 0 else None,
                        tuple(self.warp_name(w) for w in warps), self.launch.seed)
 
-    def report(self, kind: str, message: str, pc: int, warp: int) -> None:
+    def report(self, kind: str, message: str, s: Site) -> None:
         """Note a finding and go on."""
-        self.launch.report.findings.append(self.finding(kind, message, pc, (warp,)))
+        self.launch.report.findings.append(self.finding(kind, message, s.pc, (s.warp,)))
 
-    def stop(self, kind: str, message: str, pc: int, warp: int) -> Stop:
+    def stop(self, kind: str, message: str, s: Site) -> Stop:
         """A finding to raise: the launch cannot go on."""
-        return Stop(self.finding(kind, message, pc, (warp,)))
+        return Stop(self.finding(kind, message, s.pc, (s.warp,)))
 
     # -- operands ------------------------------------------------------------------------------------
     def value(self, warp: int, reg: int, lane: int, bits: int = 64) -> int:
         """A register of one lane, unsigned."""
         return int(self.regs[warp, reg, lane]) & ((1 << bits) - 1)
 
-    def addresses(self, warp: int, at: Address, mask: int) -> list[tuple[int, int]]:
-        """(lane, address) of every active lane."""
-        column = self.regs[warp, at.base]
-        return [(lane, int(column[lane]) + at.offset) for lane in lanes_of(mask)]
+    def at(self, s: Site, operand: Address, lane: int) -> int:
+        """The address that an operand is in one lane."""
+        return self.value(s.warp, operand.base, lane) + operand.offset
 
-    def address_groups(self, warp: int, at: Address, mask: int,
-                       also: int | None = None) -> list[tuple[list[int], int]]:
+    def addresses(self, s: Site, at: Address) -> list[tuple[int, int]]:
+        """(lane, address) of every active lane."""
+        column = self.regs[s.warp, at.base]
+        return [(lane, int(column[lane]) + at.offset) for lane in lanes_of(s.mask)]
+
+    def address_groups(self, s: Site, at: Address, also: int | None = None) -> list[tuple[list[int], int]]:
         """(lanes, address) of the active lanes that have the same address and the same value in `also`."""
-        lanes = lanes_of(mask)
-        columns = [self.regs[warp, at.base]] + ([] if also is None else [self.regs[warp, also]])
+        lanes = lanes_of(s.mask)
+        columns = [self.regs[s.warp, at.base]] + ([] if also is None else [self.regs[s.warp, also]])
         if len(lanes) == 1 or len(lanes) == 32 and all((col == col[0]).all() for col in columns):
             return [(lanes, int(columns[0][lanes[0]]) + at.offset)]
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -200,18 +203,17 @@ class Cluster:
             groups.setdefault(tuple(int(col[lane]) for col in columns), []).append(lane)
         return [(members, key[0] + at.offset) for key, members in groups.items()]
 
-    def shared_place(self, warp: int, address: int, size: int, align: int, pc: int) -> tuple[int, int]:
+    def shared_place(self, s: Site, address: int, size: int, align: int) -> tuple[int, int]:
         """(CTA index in the cluster, offset) of a shared address, checked."""
         address &= 0xFFFFFFFF
         offset, cta = address & 0xFFFFFF, address >> k.RANK_SHIFT
         if offset % align:
-            raise self.stop("misaligned", f"shared address {offset:#x} is not a multiple of {align}", pc, warp)
+            raise self.stop("misaligned", f"shared address {offset:#x} is not a multiple of {align}", s)
         if cta >= len(self.ctas) or offset < SHARED_BASE or offset + size > self.shared_bytes:
             raise self.stop("out-of-bounds", f"shared bytes [{offset:#x}, {offset + size:#x}) of CTA rank {cta} lie "
-                            f"outside [{SHARED_BASE:#x}, {self.shared_bytes:#x})", pc, warp)
-        if cta != warp // self.warps_per_cta and self.cta_exited(cta):
-            self.report("peer-exited", f"shared memory of CTA {self.ctas[cta]} is used after that CTA has exited",
-                        pc, warp)
+                            f"outside [{SHARED_BASE:#x}, {self.shared_bytes:#x})", s)
+        if cta != s.warp // self.warps_per_cta and self.cta_exited(cta):
+            self.report("peer-exited", f"shared memory of CTA {self.ctas[cta]} is used after that CTA has exited", s)
         return cta, offset
 
     def cta_exited(self, cta: int) -> bool:
@@ -220,6 +222,14 @@ class Cluster:
         return all(s.exited for s in self.warp_states[first:first + self.warps_per_cta])
 
     # -- waiting -------------------------------------------------------------------------------------
+    def wait(self, s: Site, key: Hashable, ready: Callable[[], bool], resume: Callable[[], None],
+             describe: Callable[[], str]) -> tuple[Hashable, Waiter] | None:
+        """Go on at once if that is `ready`; else what to wait for, and under which key."""
+        if ready():
+            resume()
+            return None
+        return key, Waiter(s.warp, s.split, s.pc, ready, resume, describe)
+
     def block(self, key: Hashable, waiter: Waiter) -> None:
         """Block a split until `notify(key)` finds it ready."""
         self.splits[waiter.warp, waiter.split, k.SP_STATE] = k.BLOCKED
@@ -303,7 +313,7 @@ class Cluster:
         elif why == k.R_FAULT:
             raise self.fault(warp)
         elif why == k.R_TRAP:
-            raise self.stop("trap", "the kernel executed a trap", int(self.st[k.ST_PC]), warp)
+            raise self.stop("trap", "the kernel executed a trap", Site(warp, 0, 0, int(self.st[k.ST_PC])))
         if self.inflight and self.idle_rounds > len(self.runnable):
             self.advance(self.policy.choose(self))
             self.moved = True
@@ -324,15 +334,16 @@ class Cluster:
     def external(self, warp: int) -> None:
         """Carry out the instruction at which the virtual machine stopped."""
         pc, split, mask = int(self.st[k.ST_PC]), int(self.st[k.ST_SPLIT]), int(self.st[k.ST_MASK])
+        site = Site(warp, split, mask, pc)
         ext: External = self.program.decoded.externals[pc]
         if (ext.form.aligned or "aligned" in ext.mods) and mask != int(self.live[warp]):
             if self.listener is not None:
                 self.listener.diverged(self.agent(warp), pc, mask, int(self.live[warp]))
             self.report("divergent", f"{ext.form.name} needs the whole warp, only lanes {mask:#010x} of "
-                        f"{int(self.live[warp]):#010x} execute it", pc, warp)
+                        f"{int(self.live[warp]):#010x} execute it", site)
         if self.listener is not None:
             self.touch_operands(warp, pc, ext)
-        waiting = self.tools.execute[ext.form.name](self, Site(warp, split, mask, pc), ext)
+        waiting = self.tools.execute[ext.form.name](self, site, ext)
         if waiting is not None:
             key, waiter = waiting
             self.block(key, waiter)
@@ -381,18 +392,19 @@ class Cluster:
                  k.FAULT_SHARED_BOUNDS: ("out-of-bounds", "shared address {:#x} lies outside shared memory"),
                  k.FAULT_READONLY: ("out-of-bounds", "address {:#x} lies in a read-only array")}
         kind, message = kinds[int(self.st[k.ST_FAULT])]
-        return self.stop(kind, f"{message.format(address)} (lane {lane}, {self.program.text(pc)!r})", pc, warp)
+        return self.stop(kind, f"{message.format(address)} (lane {lane}, {self.program.text(pc)!r})",
+                         Site(warp, 0, 0, pc))
 
     # -- global memory -------------------------------------------------------------------------------
-    def global_bytes(self, address: int, size: int, pc: int, warp: int, write: bool = False) -> np.ndarray:
+    def global_bytes(self, s: Site, address: int, size: int, write: bool = False) -> np.ndarray:
         """A uint8 view of registered host memory."""
         for start, end, readonly in self.launch.ranges:
             if start <= address and address + size <= end:
                 if write and readonly:
-                    raise self.stop("out-of-bounds", f"address {address:#x} lies in a read-only array", pc, warp)
+                    raise self.stop("out-of-bounds", f"address {address:#x} lies in a read-only array", s)
                 return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
         raise self.stop("out-of-bounds", f"global bytes [{address:#x}, {address + size:#x}) lie in no registered "
-                        "array", pc, warp)
+                        "array", s)
 
     def tell(self, warp: int, why: int) -> None:
         """Hand the virtual machine's trace records to the listener, and how far the warp has come."""

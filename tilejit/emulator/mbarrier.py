@@ -47,11 +47,11 @@ class MBarrier:
 
 def barrier_at(c: Cluster, s: Site, address: int) -> MBarrier:
     """The initialised mbarrier at a shared address."""
-    place = c.shared_place(s.warp, address, 8, 8, s.pc)
+    place = c.shared_place(s, address, 8, 8)
     found = c.mbarriers.get(place)
     if found is None:
         raise c.stop("barrier-uninitialised", f"no mbarrier is initialised at shared address {place[1]:#x} of CTA "
-                     f"{c.ctas[place[0]]}", s.pc, s.warp)
+                     f"{c.ctas[place[0]]}", s)
     return found
 
 
@@ -71,8 +71,7 @@ def complete_if_done(c: Cluster, b: MBarrier) -> None:
 def arrive(c: Cluster, s: Site, b: MBarrier, count: int, drop: bool = False) -> None:
     """`count` arrivals on the current phase."""
     if count > b.pending:
-        raise c.stop("barrier-underflow", f"{count} arrivals on {b.describe()}: more than the pending count", s.pc,
-                     s.warp)
+        raise c.stop("barrier-underflow", f"{count} arrivals on {b.describe()}: more than the pending count", s)
     b.pending -= count
     b.arrivals.append(s.warp)
     if drop:
@@ -80,27 +79,27 @@ def arrive(c: Cluster, s: Site, b: MBarrier, count: int, drop: bool = False) -> 
     complete_if_done(c, b)
 
 
-def complete_tx(c: Cluster, op: int, cta: int, offset: int, count: int, pc: int, warp: int) -> None:
+def complete_tx(c: Cluster, op: int, cta: int, offset: int, count: int, s: Site) -> None:
     """complete_tx by an asynchronous operation."""
     b = c.mbarriers.get((cta, offset))
     if b is None:
         raise c.stop("barrier-uninitialised", f"a copy completes on shared address {offset:#x} of CTA {c.ctas[cta]}, "
-                     "where no mbarrier is initialised", pc, warp)
+                     "where no mbarrier is initialised", s)
     b.tx -= count
     if c.listener is not None:
         c.listener.mbarrier_complete_tx(op, c.ctas[cta], offset, b.phase, count)
     if abs(b.tx) > MAX_COUNT:
-        raise c.stop("barrier-overflow", f"the tx-count of {b.name} leaves its range", pc, warp)
+        raise c.stop("barrier-overflow", f"the tx-count of {b.name} leaves its range", s)
     complete_if_done(c, b)
 
 
 @executes("mbarrier.init.b64")
 def _init(c: Cluster, s: Site, e: External) -> None:
-    for lane, address in c.addresses(s.warp, e.operands[0], s.mask):
+    for lane, address in c.addresses(s, e.operands[0]):
         count = c.value(s.warp, e.operands[1], lane, 32)
-        cta, offset = c.shared_place(s.warp, address, 8, 8, s.pc)
+        cta, offset = c.shared_place(s, address, 8, 8)
         if not 1 <= count <= MAX_COUNT:
-            raise c.stop("barrier-count", f"mbarrier count {count} is not 1 to {MAX_COUNT}", s.pc, s.warp)
+            raise c.stop("barrier-count", f"mbarrier count {count} is not 1 to {MAX_COUNT}", s)
         live = (cta, offset) in c.mbarriers
         name = c.program.barrier_name(s.pc, offset)
         c.mbarriers[cta, offset] = MBarrier(cta, offset, count, count, name)
@@ -111,8 +110,8 @@ def _init(c: Cluster, s: Site, e: External) -> None:
 
 @executes("mbarrier.inval.b64")
 def _inval(c: Cluster, s: Site, e: External) -> None:
-    for _, address in c.addresses(s.warp, e.operands[0], s.mask):
-        cta, offset = c.shared_place(s.warp, address, 8, 8, s.pc)
+    for _, address in c.addresses(s, e.operands[0]):
+        cta, offset = c.shared_place(s, address, 8, 8)
         live = c.mbarriers.pop((cta, offset), None) is not None
         c.shared[cta, offset:offset + 8] = 0xFF
         if c.listener is not None:
@@ -128,10 +127,10 @@ def _arrivals(c: Cluster, s: Site, e: External, at: Address, count_reg: int | No
               drop: bool) -> None:
     """Arrivals of all active lanes; lanes with one address arrive together."""
     dest = e.operands[0]
-    for lanes, address in c.address_groups(s.warp, at, s.mask):
+    for lanes, address in c.address_groups(s, at):
         b = barrier_at(c, s, address)
         if dest != c.program.sink and b.cta != s.warp // c.warps_per_cta:
-            c.report("barrier-remote", "a remote arrive returns no state", s.pc, s.warp)
+            c.report("barrier-remote", "a remote arrive returns no state", s)
         c.regs[s.warp, dest, lanes] = token(b)
         if expect_reg is not None:
             total = sum(c.value(s.warp, expect_reg, lane, 32) for lane in lanes)
@@ -148,7 +147,7 @@ def expect(c: Cluster, s: Site, b: MBarrier, count: int) -> None:
     b.tx += count
     b.expected_tx += count
     if abs(b.tx) > MAX_COUNT:
-        raise c.stop("barrier-overflow", f"the tx-count of {b.name} leaves its range", s.pc, s.warp)
+        raise c.stop("barrier-overflow", f"the tx-count of {b.name} leaves its range", s)
     if c.listener is not None:
         c.listener.mbarrier_expect(c.agent(s.warp), s.pc, c.ctas[b.cta], b.offset, b.phase, count)
 
@@ -166,15 +165,15 @@ def _arrive_expect(c: Cluster, s: Site, e: External) -> None:
 
 @executes("mbarrier.expect_tx.b64")
 def _expect(c: Cluster, s: Site, e: External) -> None:
-    for lane, address in c.addresses(s.warp, e.operands[0], s.mask):
+    for lane, address in c.addresses(s, e.operands[0]):
         expect(c, s, barrier_at(c, s, address), c.value(s.warp, e.operands[1], lane, 32))
 
 
 @executes("mbarrier.complete_tx.b64")
 def _complete(c: Cluster, s: Site, e: External) -> None:
-    for lane, address in c.addresses(s.warp, e.operands[0], s.mask):
+    for lane, address in c.addresses(s, e.operands[0]):
         b = barrier_at(c, s, address)
-        complete_tx(c, -1, b.cta, b.offset, c.value(s.warp, e.operands[1], lane, 32), s.pc, s.warp)
+        complete_tx(c, -1, b.cta, b.offset, c.value(s.warp, e.operands[1], lane, 32), s)
 
 
 @executes("mbarrier.pending_count.b64")
@@ -190,10 +189,10 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
     dest, at, phase_reg = e.operands[:3]
     parity_form, blocking = "parity" in e.form.name, "try" in e.form.name
     items = []                                    # (lanes, barrier, phase or parity)
-    for lanes, address in c.address_groups(s.warp, at, s.mask, phase_reg):
+    for lanes, address in c.address_groups(s, at, phase_reg):
         b = barrier_at(c, s, address)
         if b.cta != s.warp // c.warps_per_cta:
-            raise c.stop("barrier-remote", "a barrier of another CTA cannot be waited for", s.pc, s.warp)
+            raise c.stop("barrier-remote", "a barrier of another CTA cannot be waited for", s)
         value = c.value(s.warp, phase_reg, lanes[0])
         items.append((lanes, b, (value & 1) if parity_form else value >> 20))
     c.launch.report.barrier_waits += 1

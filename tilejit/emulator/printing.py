@@ -23,7 +23,7 @@ def _assertfail(c: Cluster, s: Site, e: External) -> None:
     message, file, line, function, _ = (c.value(s.warp, r, lane) for r in e.operands)
     said, at, name = (_text(c, s, address) for address in (message, file, function))
     place = f"{at}:{line & 0xFFFFFFFF}: {name}: thread: {32 * s.warp + lane}"
-    raise c.stop("assertion", f"{place} Assertion `{said}` failed", s.pc, s.warp)
+    raise c.stop("assertion", f"{place} Assertion `{said}` failed", s)
 
 
 @executes("call.uni")
@@ -34,7 +34,7 @@ def _vprintf(c: Cluster, s: Site, e: External) -> None:
     for lane in lanes_of(s.mask):
         line, start = _text(c, s, c.value(s.warp, form, lane)), c.value(s.warp, values, lane)
         if start >> 56 != k.LOCAL_WINDOW >> 56:
-            raise c.stop("operands", "vprintf: the values are not in local memory", s.pc, s.warp)
+            raise c.stop("operands", "vprintf: the values are not in local memory", s)
         first = (s.warp * 32 + lane) * size
         data = c.local[first + (start & k.OFFSET_MASK):first + size].tobytes()
         text = formatted(line, data)
@@ -47,7 +47,7 @@ def _text(c: Cluster, s: Site, address: int) -> str:
     variables = c.launch.program.decoded.variables
     at, bank = address - variables.ctypes.data, variables.tobytes()
     if not 0 <= at < len(bank):
-        raise c.stop("operands", "a format or text of a call is no module variable", s.pc, s.warp)
+        raise c.stop("operands", "a format or text of a call is no module variable", s)
     return bank[at:bank.index(b"\0", at)].decode()
 
 

@@ -38,16 +38,16 @@ def _arrive_named(c: Cluster, s: Site, e: External, number_at: int, waits: bool)
     if len(e.operands) > number_at + 1:
         threads = c.value(s.warp, e.operands[number_at + 1], lane, 32)
         if threads == 0 or threads % 32:
-            raise c.stop("barrier-count", f"{threads} threads is not a multiple of the warp size", s.pc, s.warp)
+            raise c.stop("barrier-count", f"{threads} threads is not a multiple of the warp size", s)
     if number > 15:
-        raise c.stop("barrier-count", f"there is no named barrier {number}", s.pc, s.warp)
+        raise c.stop("barrier-count", f"there is no named barrier {number}", s)
     cta = s.warp // c.warps_per_cta
     b = c.named.setdefault((cta, number), NamedBarrier())
     if b.arrived and b.threads != threads:
         raise c.stop("barrier-count", f"barrier {number} is used with {threads or 'all'} and {b.threads or 'all'} "
-                     "threads at once", s.pc, s.warp)
+                     "threads at once", s)
     if s.warp in b.arrived:
-        c.report("barrier-participants", f"warp arrives twice on barrier {number} before it completed", s.pc, s.warp)
+        c.report("barrier-participants", f"warp arrives twice on barrier {number} before it completed", s)
     b.threads = threads
     # A divided warp counts once, when the last of its lanes has come.
     b.partial[s.warp] = b.partial.get(s.warp, 0) | s.mask
@@ -158,7 +158,7 @@ def cluster_check(c: Cluster) -> None:
 def _cluster_arrive(c: Cluster, s: Site, e: External) -> None:
     state = c.warp_states[s.warp]
     if state.cluster_owed & s.mask:
-        c.report("barrier-cluster", "barrier.cluster.arrive again, with no wait since the last one", s.pc, s.warp)
+        c.report("barrier-cluster", "barrier.cluster.arrive again, with no wait since the last one", s)
     state.cluster_owed |= s.mask
     c.cluster_lanes += bin(s.mask).count("1")
     state.cluster_arrived = c.cluster_phase + 1
@@ -178,13 +178,9 @@ def _cluster_wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] |
 
     state = c.warp_states[s.warp]
     if s.mask & ~state.cluster_owed:
-        c.report("barrier-cluster", "barrier.cluster.wait without an arrive", s.pc, s.warp)
+        c.report("barrier-cluster", "barrier.cluster.wait without an arrive", s)
     state.cluster_owed &= ~s.mask
-    if c.cluster_phase >= wanted:
-        resume()
-        return None
-    return "cluster", Waiter(s.warp, s.split, s.pc, lambda: c.cluster_phase >= wanted, resume,
-                             lambda: "waits at the cluster barrier")
+    return c.wait(s, "cluster", lambda: c.cluster_phase >= wanted, resume, lambda: "waits at the cluster barrier")
 
 
 # -- the rest ---------------------------------------------------------------------------------------------
@@ -194,10 +190,10 @@ def _setmaxnreg(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | N
     wanted = e.operands[0]
     state, cta = c.warp_states[s.warp], s.warp // c.warps_per_cta
     if not 24 <= wanted <= 256 or wanted % 8:
-        raise c.stop("setmaxnreg", f"{wanted} is not a multiple of 8 from 24 to 256", s.pc, s.warp)
+        raise c.stop("setmaxnreg", f"{wanted} is not a multiple of 8 from 24 to 256", s)
     increase = e.mods["dir"] == "inc"
     if increase != (wanted >= state.registers) and wanted != state.registers:
-        c.report("setmaxnreg", f"setmaxnreg.{e.mods['dir']} from {state.registers} to {wanted}", s.pc, s.warp)
+        c.report("setmaxnreg", f"setmaxnreg.{e.mods['dir']} from {state.registers} to {wanted}", s)
 
     def take() -> None:
         c.free_registers[cta] -= wanted - state.registers
@@ -210,13 +206,9 @@ def _setmaxnreg(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | N
         c.notify(("registers", cta))
         return None
     need = wanted - state.registers
-    if c.free_registers[cta] >= need:
-        take()
-        return None
-    return ("registers", cta), Waiter(
-        s.warp, s.split, s.pc, lambda: c.free_registers[cta] >= need, take,
-        lambda: f"waits for {need} more registers a thread (setmaxnreg.inc {wanted}); the pool holds "
-        f"{c.free_registers[cta]}")
+    return c.wait(s, ("registers", cta), lambda: c.free_registers[cta] >= need, take,
+                  lambda: f"waits for {need} more registers a thread (setmaxnreg.inc {wanted}); the pool holds "
+                  f"{c.free_registers[cta]}")
 
 
 @executes("nanosleep.u32")

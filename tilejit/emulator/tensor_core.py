@@ -80,8 +80,8 @@ def element_chunks(*layout: Any) -> np.ndarray:
     return np.unique(element_offsets(*layout) >> 4) << 4
 
 
-def read_matrix(c: Cluster, warp: int, bits: int, transposed: bool, rows: int, depth: int, dtype: str,
-                op: int, pc: int) -> np.ndarray:
+def read_matrix(c: Cluster, s: Site, bits: int, transposed: bool, rows: int, depth: int, dtype: str,
+                op: int) -> np.ndarray:
     """float32[rows, depth] from shared memory."""
     d = read_descriptor(bits)
     size = {"tf32": 4, "f16": 2, "bf16": 2}.get(dtype, 1)
@@ -89,11 +89,11 @@ def read_matrix(c: Cluster, warp: int, bits: int, transposed: bool, rows: int, d
     layout = (phase, d.leading, d.stride, d.mode, transposed, rows, depth, size, d.base)
     offsets = element_offsets(*layout)
     base = d.start - phase
-    cta = warp // c.warps_per_cta
+    cta = s.warp // c.warps_per_cta
     low, high = base + int(offsets.min()), base + int(offsets.max()) + size
     if low < 1024 or high > c.shared_bytes:
         raise c.stop("out-of-bounds", f"the matrix at {d.start:#x} (descriptor {bits:#018x}) covers shared bytes "
-                     f"[{low:#x}, {high:#x})", pc, warp)
+                     f"[{low:#x}, {high:#x})", s)
     if c.listener is not None:
         c.listener.async_access(op, "read", "shared", c.ctas[cta], base + element_chunks(*layout), 16)
     kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[size]
@@ -168,10 +168,9 @@ def _mma(c: Cluster, s: Site, e: External) -> None:
         op = AsyncOp(c.launch.next_op(), "wgmma", [], [("wgmma", w) for w in range(group, group + 4)])
         pending = c.wgmma_pending[key] = Pending(op, 0, e, scalars)
     elif pending.text is not e:
-        c.report("divergent", "the warps of a warpgroup execute different wgmma instructions", s.pc, s.warp)
+        c.report("divergent", "the warps of a warpgroup execute different wgmma instructions", s)
     elif pending.scalars != scalars:
-        c.report("descriptor", "the matrix descriptors or scale-d differ between the warps of a warpgroup", s.pc,
-                 s.warp)
+        c.report("descriptor", "the matrix descriptors or scale-d differ between the warps of a warpgroup", s)
     pending.issued += 1
     state.wgmma_open.append(pending.op)
     if c.listener is not None:
@@ -219,7 +218,7 @@ def _issue(c: Cluster, s: Site, e: External, pending: Pending) -> None:
     atype, btype, dtype = e.mods["atype"], e.mods["btype"], e.mods["dtype"]
     if len(d) != (n // 4 if dtype == "f16" else n // 2):
         raise c.stop("operands", f"{shape} takes {n // (4 if dtype == 'f16' else 2)} accumulator registers, "
-                     f"{len(d)} given", s.pc, s.warp)
+                     f"{len(d)} given", s)
     from_registers = isinstance(a, tuple)
     sign_a, sign_b = (rest[0], rest[1]) if len(rest) >= 2 else (1, 1)
     flips = rest[2:]
@@ -228,8 +227,8 @@ def _issue(c: Cluster, s: Site, e: External, pending: Pending) -> None:
 
     def perform() -> None:
         left = a_fragment(c, s.warp, a, atype) if from_registers else read_matrix(
-            c, s.warp, bits_a, trans_a, 64, depth, atype, op.number, s.pc)
-        right = read_matrix(c, s.warp, bits_b, trans_b, n, depth, btype, op.number, s.pc)
+            c, s, bits_a, trans_a, 64, depth, atype, op.number)
+        right = read_matrix(c, s, bits_b, trans_b, n, depth, btype, op.number)
         if dtype == "s32":
             accumulate(c, s.warp, d, left @ right.T, keep, "satf" in e.mods)
         else:
@@ -286,12 +285,8 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
         c.listener.group_wait(c.agent(s.warp), s.pc, "wgmma", -1, [o.number for o in ops], False)
         release_registers(c, s.warp)
 
-    if ready():
-        resume()
-        return None
-    return ("wgmma", s.warp), Waiter(s.warp, s.split, s.pc, ready, resume,
-                                     lambda: f"waits for {sum(not o.done for o in ops)} wgmma (not all four warps of "
-                                     "the warpgroup have issued them)")
+    return c.wait(s, ("wgmma", s.warp), ready, resume, lambda: f"waits for {sum(not o.done for o in ops)} wgmma (not "
+                  "all four warps of the warpgroup have issued them)")
 
 
 def release_registers(c: Cluster, warp: int) -> None:

@@ -48,7 +48,7 @@ def tensor_map_at(c: Cluster, s: Site, address: int) -> TensorMap:
     """The map at a generic address (a parameter, constants or global memory)."""
     window, offset = address >> 56, address & k.OFFSET_MASK
     if address % 64:
-        raise c.stop("misaligned", f"tensor map address {address:#x} is not a multiple of 64", s.pc, s.warp)
+        raise c.stop("misaligned", f"tensor map address {address:#x} is not a multiple of 64", s)
     if window == k.PARAM_WINDOW >> 56:
         data = c.launch.params[offset:offset + 128].tobytes()
     elif window == k.CONST_WINDOW >> 56:
@@ -58,18 +58,18 @@ def tensor_map_at(c: Cluster, s: Site, address: int) -> TensorMap:
     try:
         return check(unpack(data))
     except EmulatorError as error:
-        raise c.stop("descriptor", str(error), s.pc, s.warp) from None
+        raise c.stop("descriptor", str(error), s) from None
 
 
 def _fetched(c: Cluster, s: Site, address: int) -> bytes:
     """The bytes of a map in global memory as TMA sees them: those that its multiprocessor fetched first, until a
     fence.proxy.tensormap::generic.acquire of that address by its CTA (PTX ISA, membar / fence)."""
     cta = s.warp // c.warps_per_cta
-    now = c.global_bytes(address, 128, s.pc, s.warp).tobytes()
+    now = c.global_bytes(s, address, 128).tobytes()
     known = c.fetched_maps.setdefault((cta, address), now)
     if known != now:
         raise c.stop("stale-map", f"the tensor map at {address:#x} has been written since its CTA fetched it: no "
-                     "fence.proxy.tensormap::generic.acquire lies between", s.pc, s.warp)
+                     "fence.proxy.tensormap::generic.acquire lies between", s)
     if c.listener is not None:
         c.listener.map_read(c.agent(s.warp), s.pc, address)
     return known
@@ -112,7 +112,7 @@ class Tile:
         self.box = tuple(reversed(m.copied))
         if not self.empty:
             extent = sum((n - 1) * st for n, st in zip(self.shape, self.strides)) + size
-            data = c.global_bytes(self.start, extent, s.pc, s.warp, write)
+            data = c.global_bytes(s, self.start, extent, write)
             self.memory: np.ndarray[Any, Any] = np.ndarray(self.shape, self.kind, data.data if write else data,
                                                            0, self.strides)
 
@@ -168,10 +168,9 @@ def coordinates(c: Cluster, s: Site, at: Address, lane: int, m: TensorMap, write
     found = [signed32(c.value(s.warp, reg, lane, 32)) for reg in at.coords]
     if found[0] * m.elem_bytes % 16:
         raise c.stop("misaligned", f"the innermost coordinate {found[0]} of {m.elem_bytes}-byte elements: a box must "
-                     "start at a multiple of 16 bytes", s.pc, s.warp)
+                     "start at a multiple of 16 bytes", s)
     if write and min(found) < 0:
-        raise c.stop("out-of-bounds", f"a store to coordinates {found} (innermost first): they must not be negative",
-                     s.pc, s.warp)
+        raise c.stop("out-of-bounds", f"a store to coordinates {found} (innermost first): they must not be negative", s)
     return found
 
 

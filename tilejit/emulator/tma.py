@@ -16,11 +16,10 @@ from tilejit.emulator.vm import codes as k
 def _tensor_load(c: Cluster, s: Site, e: External) -> None:
     dst, source, barrier = e.operands[:3]
     for lane in lanes_of(s.mask):
-        m = tensor_map_at(c, s, c.value(s.warp, source.base, lane) + source.offset)
+        m = tensor_map_at(c, s, c.at(s, source, lane))
         check_rank(c, s, e, m, source)
-        place = c.shared_place(s.warp, c.value(s.warp, dst.base, lane) + dst.offset, m.shared_bytes,
-                               TILE_ALIGN, s.pc)
-        bar = c.shared_place(s.warp, c.value(s.warp, barrier.base, lane) + barrier.offset, 8, 8, s.pc)
+        place = c.shared_place(s, c.at(s, dst, lane), m.shared_bytes, TILE_ALIGN)
+        bar = c.shared_place(s, c.at(s, barrier, lane), 8, 8)
         mask = c.value(s.warp, e.operands[3], lane, 16) if "multicast" in e.mods else None
         tile = Tile(c, s, m, coordinates(c, s, source, lane, m, False), False)
         src = (tile.rows(), tile.row_bytes()) if c.listener is not None and not tile.empty else (np.zeros(0), 0)
@@ -32,7 +31,7 @@ def check_rank(c: Cluster, s: Site, e: External, m: TensorMap, at: Address) -> N
     """The instruction's dimensions, its coordinates and the map must agree."""
     if not int(e.mods["dim"][0]) == len(m.dims) == len(at.coords):
         raise c.stop("descriptor", f"a {len(m.dims)}-d tensor map with {len(at.coords)} coordinates in a "
-                     f"{e.mods['dim']} copy", s.pc, s.warp)
+                     f"{e.mods['dim']} copy", s)
 
 
 @executes("cp.async.bulk.prefetch.tensor.L2.global")
@@ -40,7 +39,7 @@ def _tensor_prefetch(c: Cluster, s: Site, e: External) -> None:
     """Nothing that a program can observe, but the operands must be right."""
     at = e.operands[0]
     for lane in lanes_of(s.mask):
-        m = tensor_map_at(c, s, c.value(s.warp, at.base, lane) + at.offset)
+        m = tensor_map_at(c, s, c.at(s, at, lane))
         check_rank(c, s, e, m, at)
         coordinates(c, s, at, lane, m, False)
 
@@ -51,10 +50,9 @@ def _tensor_store(c: Cluster, s: Site, e: External) -> None:
     target, src = e.operands[:2]
     reduction = e.mods.get("op") if e.form.name.startswith("cp.reduce") else None
     for lane in lanes_of(s.mask):
-        m = tensor_map_at(c, s, c.value(s.warp, target.base, lane) + target.offset)
+        m = tensor_map_at(c, s, c.at(s, target, lane))
         check_rank(c, s, e, m, target)
-        place = c.shared_place(s.warp, c.value(s.warp, src.base, lane) + src.offset, m.shared_bytes,
-                               TILE_ALIGN, s.pc)
+        place = c.shared_place(s, c.at(s, src, lane), m.shared_bytes, TILE_ALIGN)
         tile = Tile(c, s, m, coordinates(c, s, target, lane, m, True), True)
 
         def read(op: int, place: tuple[int, int] = place, m: TensorMap = m) -> np.ndarray:
@@ -81,9 +79,9 @@ def _tensor_store(c: Cluster, s: Site, e: External) -> None:
 
 def _map_bytes(c: Cluster, s: Site, address: int, shared: bool) -> np.ndarray:
     if shared or address >> 56 == k.SHARED_WINDOW >> 56:
-        cta, offset = c.shared_place(s.warp, address, 128, 64, s.pc)
+        cta, offset = c.shared_place(s, address, 128, 64)
         return c.shared[cta, offset:offset + 128]
-    return c.global_bytes(address, 128, s.pc, s.warp, True)
+    return c.global_bytes(s, address, 128, True)
 
 
 @executes("tensormap.replace.tile.b1024")
@@ -91,22 +89,22 @@ def _replace(c: Cluster, s: Site, e: External) -> None:
     """tensormap.replace: [address], (ordinal,) new value."""
     lane = lanes_of(s.mask)[0]
     at = e.operands[0]
-    view = _map_bytes(c, s, c.value(s.warp, at.base, lane) + at.offset, "shared" in e.mods.get("space", ""))
+    view = _map_bytes(c, s, c.at(s, at, lane), "shared" in e.mods.get("space", ""))
     value = c.value(s.warp, e.operands[-1], lane)
     ordinal = c.value(s.warp, e.operands[1], lane, 32) if len(e.operands) > 2 else 0
     new = replaced(unpack(view.tobytes()) if view.any() else blank(), e.mods["field"], value, ordinal)
     view[...] = np.frombuffer(new.pack(), np.uint8)
     if c.listener is not None and e.mods.get("space") == "global":
         c.listener.access(c.agent(s.warp), s.pc, "write", "global", 1 << lane,
-                          np.array([c.value(s.warp, at.base, lane) + at.offset]), 128, s.warp // c.warps_per_cta)
+                          np.array([c.at(s, at, lane)]), 128, s.warp // c.warps_per_cta)
 
 
 @executes("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.sync.aligned")
 def _cp_fenceproxy(c: Cluster, s: Site, e: External) -> None:
     lane = lanes_of(s.mask)[0]
     dst, src = e.operands[:2]
-    data = _map_bytes(c, s, c.value(s.warp, src.base, lane) + src.offset, True)
-    address = c.value(s.warp, dst.base, lane) + dst.offset
+    data = _map_bytes(c, s, c.at(s, src, lane), True)
+    address = c.at(s, dst, lane)
     _map_bytes(c, s, address, False)[...] = data
     if c.listener is not None:
         c.listener.access(c.agent(s.warp), s.pc, "write", "global", 1 << lane, np.array([address]), 128,
@@ -119,8 +117,8 @@ def _map_acquire(c: Cluster, s: Site, e: External) -> None:
     """What TMA has fetched of these maps is forgotten."""
     at = e.operands[0]
     for lane in lanes_of(s.mask):
-        address = c.value(s.warp, at.base, lane) + at.offset
+        address = c.at(s, at, lane)
         if c.fetched_maps.pop((s.warp // c.warps_per_cta, address), None) is None:
-            c.global_bytes(address, 128, s.pc, s.warp)         # it must be there
+            c.global_bytes(s, address, 128)         # it must be there
         if c.listener is not None:
             c.listener.map_acquire(c.agent(s.warp), s.pc, address)
