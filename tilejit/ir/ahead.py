@@ -72,6 +72,11 @@ def order_problem(load: Op, loop: Op) -> str:
     return ""
 
 
+def is_volatile(op: Op) -> bool:
+    """Whether a load must happen where it stands (PTX ISA, cache operators: .cv fetches again)."""
+    return bool(op.attrs.get("volatile")) or (op.attrs.get("cache") or "").lstrip(".") == "cv"
+
+
 def may_alias(source: Value | None, write: Op) -> bool:
     """Different arguments are different memory; what an address is computed from must be known to tell."""
     other = argument_of(write.operands[0]) if write.operands else None

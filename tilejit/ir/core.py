@@ -6,7 +6,7 @@ Use lists are not kept: kernels have a few thousand ops at most, so `uses(fn)` r
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -257,6 +257,16 @@ def reached(values: Iterable[Value], sources: Callable[[Value], Iterable[Value]]
             if v not in found:
                 found.add(v)
                 work.append(v)
+    return found
+
+
+def needed(ops: Iterable[Op], among: Collection[Op]) -> set[Op]:
+    """These ops, and those of some others that they need."""
+    found, work = set(ops), [*ops]
+    while work:
+        more = {v.op for v in read(work.pop()) if isinstance(v.op, Op) and v.op in among} - found
+        found |= more
+        work += more
     return found
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import gcd, prod
 
 from tilejit.ir import Block, Builder, Function, Op, Value, blocks, clone_block, reached, total_warps, uses, walk, whole
-from tilejit.ir.ahead import argument_of, may_alias
+from tilejit.ir.ahead import argument_of, is_volatile, may_alias
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.ops.shape import exchanges
 from tilejit.ir.types import Ptr, Tile, elem_of, int32, shape_of
@@ -183,7 +183,7 @@ class Group:
             return f"{name} comes from outside"
         if op in self.members and op.define.effects:
             return f"{name} is needed along two dimensions"
-        loaded = op.define.layout == "access" and op.define.effects == {"read"} and not op.attrs.get("volatile")
+        loaded = op.define.layout == "access" and op.define.effects == {"read"} and not is_volatile(op)
         pure = op.define.pure and op.define.layout == "same"
         lines = _in_lines(op) and op.attrs["axis"] != _source(op, d)
         if not (loaded or pure or lines or op.name in (*_SLICES, "expand_dims", "trans")) or op.name == "reshape" and d:

@@ -11,7 +11,7 @@ Those that the author issues an iteration ahead, into registers, are marked with
 from __future__ import annotations
 
 from tilejit.ir import Function, Op, enclosing, read, walk
-from tilejit.ir.ahead import ahead_problem
+from tilejit.ir.ahead import ahead_problem, is_volatile
 from tilejit.ir.types import DType, Tile
 from tilejit.passes.rules import const_of
 
@@ -107,11 +107,6 @@ def copy_problem(op: Op) -> str:
     if size not in SIZES:
         return f"a thread's neighbouring addresses are not known to be aligned to 4 bytes ({size} found)"
     return ""
-
-
-def is_volatile(op: Op) -> bool:
-    """Whether a load must happen where it stands (PTX ISA, cache operators: .cv fetches again)."""
-    return bool(op.attrs.get("volatile")) or (op.attrs.get("cache") or "").lstrip(".") == "cv"
 
 
 def memory_order(op: Op) -> tuple[int, ...]:

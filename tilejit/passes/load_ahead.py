@@ -16,10 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, listed, replace, walk
-from tilejit.ir.ahead import Ahead, address_slice, order_problem
+from tilejit.ir.ahead import Ahead, address_slice, is_volatile, order_problem
 from tilejit.ir.registers import peak, size
 from tilejit.ir.types import Tile, int1
-from tilejit.passes.copies import is_volatile, pipelined_loops
+from tilejit.passes.copies import pipelined_loops
 from tilejit.passes.rules import bounds
 
 #: Registers of a thread for what is under way, and iterations ahead, at most.

@@ -18,6 +18,7 @@ from math import prod
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Function, Op, Value, read, whole
+from tilejit.ir.ahead import is_volatile
 from tilejit.ir.types import Tile, elem_of, int32, shape_of
 
 #: Bytes that merged programs read (or write) together, elements of their greatest tile, and programs, at most: less
@@ -96,7 +97,7 @@ def _alone(op: Op, varies: set[Value]) -> str:
     if any(s & (s - 1) for v in (*op.operands, *op.results) for s in shape_of(v.type)):
         return "sizes are no powers of two"
     if op.name in ("load", "store"):
-        return "a volatile load is one of each program" if op.attrs.get("volatile") else \
+        return "a volatile load is one of each program" if is_volatile(op) else \
             "" if op.operands[0] in varies else f"all programs {op.name} at one address"
     if not op.define.pure or "packs" in op.define.traits or op.name == "checked":
         return f"{op.name} is done by each program"

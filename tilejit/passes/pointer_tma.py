@@ -24,14 +24,14 @@ from math import gcd
 from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, erase, reached, replace, uses, walk
-from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
+from tilejit.ir.ahead import ahead_problem, argument_of, is_volatile, may_alias
 from tilejit.ir.core import edge_at, edge_of
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Ptr, elem_of, int32, int64, shape_of
 from tilejit.passes.affine import Address, Bound, Forms, Monomial, Poly, Wrap, build, number
 from tilejit.passes.assumptions import check, may_check, unloaded
 from tilejit.passes.axis import ANY, analyse
-from tilejit.passes.copies import is_volatile, pipelined_loops, wants_copies
+from tilejit.passes.copies import pipelined_loops, wants_copies
 from tilejit.passes.rules import const_of
 
 #: The size of a dimension that nothing bounds.
@@ -159,7 +159,7 @@ class _Raising:
     def store(self, op: Op) -> _Plan | str:
         """The plan of a store, or why there is none."""
         source = argument_of(op.operands[0])
-        if op.attrs.get("volatile"):
+        if is_volatile(op):
             return "it is volatile"
         if any("read" in x.define.effects and x.operands and may_alias(source, x) for x in walk(self.fn.body)):
             return "the kernel may read what it writes, through another proxy"

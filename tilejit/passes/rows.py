@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, erase, reached, replace, total_warps, uses, walk
-from tilejit.ir.ahead import ahead_problem, argument_of, may_alias
+from tilejit.ir.ahead import ahead_problem, argument_of, is_volatile, may_alias
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, elem_of, int32
 from tilejit.passes.axis import AxisInfo, analyse
-from tilejit.passes.copies import SIZES, is_volatile, pipelined_loops, refused, wants_copies
+from tilejit.passes.copies import SIZES, pipelined_loops, refused, wants_copies
 from tilejit.passes.rules import const_of
 
 #: Elements of a row a thread from which on it is kept in shared memory where it is needed behind a reduction.

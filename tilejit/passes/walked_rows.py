@@ -18,14 +18,13 @@ from collections.abc import Hashable
 from typing import Any
 
 from tilejit.ir import Block, Function, Op, Value, replace, total_warps, uses, walk
-from tilejit.ir.ahead import argument_of, may_alias
+from tilejit.ir.ahead import argument_of, is_volatile, may_alias
 from tilejit.ir.core import computes
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile, Type, elem_of
 from tilejit.passes.behind import NOTHING, behind
-from tilejit.passes.copies import is_volatile
 from tilejit.passes.rules import const_of
 from tilejit.passes.totals import adds_up
 

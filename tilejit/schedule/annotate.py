@@ -13,7 +13,7 @@ of the next iteration and the second one of this iteration are issued together, 
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, listed
+from tilejit.ir import Block, Function, Op, listed, needed
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.registers import peak
 from tilejit.ir.target import target_of
@@ -147,15 +147,6 @@ def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]
     return stage, second
 
 
-def _needed_by(wanted: set[Op], ops: list[Op], users: dict[Op, list[Op]]) -> set[Op]:
-    """Those of the ops that some op needs, and it itself."""
-    found = set(wanted)
-    for op in reversed(ops):
-        if any(u in found for u in users.get(op, ())):
-            found.add(op)
-    return found
-
-
 def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
     """(stage, cycle) of every op of a loop's body where one product needs another one's sums; else None."""
     if len(_dots(loop)) < 2:
@@ -171,8 +162,8 @@ def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
     for op in ops:
         if stage[op] == 0 and any(v in late or isinstance(v.op, Op) and v.op in behind for v in op.operands):
             behind.add(op)
-    ahead = _needed_by(second, [op for op in ops if stage[op]], users)
-    first = _needed_by({op for op in ops if op.name == "dot" and not stage[op]}, ops, users)
+    ahead = needed(second, {op for op in ops if stage[op]})
+    first = needed({op for op in ops if op.name == "dot" and not stage[op]}, set(ops))
     last = {dot.operands[0].op for dot in second if from_registers(dot)}
 
     def cycle(op: Op) -> int:

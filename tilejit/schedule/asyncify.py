@@ -12,7 +12,7 @@ waits for products behind. Products whose accumulators are only passed on stay i
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, inside, listed, replace, uses
+from tilejit.ir import Block, Builder, Function, Op, Value, inside, listed, needed, replace, uses
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Buffer, Tile
 from tilejit.layout.named import default_blocked
@@ -171,20 +171,14 @@ def _start_together(fn: Function, fills: list[Op]) -> None:
     room = target_of(fn).shared_bytes // 4 - sum(_bytes(op) for op in fills[:1])
     for before, fill in zip(fills, fills[1:]):
         at, end = ops.index(before) + 1, ops.index(fill)
-        needed: set[Op] = set()
-        work = [v for op in fill.regions[0].ops for v in op.operands]
-        while work:
-            op = work.pop().op
-            if isinstance(op, Op) and op in ops[at:end] and op not in needed:
-                needed.add(op)
-                work += op.operands
         room -= _bytes(fill)
         between = ops[at:end]
+        first = needed([fill], set(between)) - {fill}
         ordered = any(op.define.carries or op.name != "await" and op.define.effects - {"read", "shared_read"}
                       for op in between)
-        if room < 0 or ordered or not all(op.define.pure and not op.regions for op in needed):
+        if room < 0 or ordered or not all(op.define.pure and not op.regions for op in first):
             return
-        ops[at:end + 1] = [op for op in between if op in needed] + [fill] + [op for op in between if op not in needed]
+        ops[at:end + 1] = [op for op in between if op in first] + [fill] + [op for op in between if op not in first]
 
 
 def _bytes(fill: Op) -> int:

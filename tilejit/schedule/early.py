@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilejit.ir import Block, Function, Op, Value
-from tilejit.ir.ahead import argument_of, may_alias
+from tilejit.ir import Block, Function, Op, Value, needed
+from tilejit.ir.ahead import argument_of, is_volatile, may_alias
 from tilejit.ir.types import Tile, elem_of
 from tilejit.schedule.registers import MOST, room
 
@@ -74,12 +74,7 @@ def _advance(block: Block, wait: Op, room: int) -> list[Op]:
         else:
             late.update(op.results)
     loads = [op for op in moving if op.name == "load"]
-    work, first = list(moving), set(moving)
-    while work:
-        needed = {able[v] for v in work.pop().operands if v in able} - first
-        first |= needed
-        work += needed
-    rest = block.ops[at:]
+    first, rest = needed(moving, set(able.values())), block.ops[at:]
     block.ops[at:] = [op for op in rest if op in first] + [op for op in rest if op not in first]
     return loads
 
@@ -87,7 +82,7 @@ def _advance(block: Block, wait: Op, room: int) -> list[Op]:
 def _is_ordered(load: Op, stores: list[Op]) -> bool:
     """Whether a load must stay behind stores before it."""
     source = argument_of(load.operands[0])
-    return bool(load.attrs.get("volatile")) or any(may_alias(source, store) for store in stores)
+    return is_volatile(load) or any(may_alias(source, store) for store in stores)
 
 
 def _is_vector(load: Op) -> bool:

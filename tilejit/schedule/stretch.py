@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilejit.ir import Block, Op, Value, read
-from tilejit.ir.ahead import argument_of, may_alias
+from tilejit.ir.ahead import argument_of, is_volatile, may_alias
 from tilejit.ir.types import Tile, elem_of
 from tilejit.layout.clusters import strip_size
 from tilejit.schedule.row_end import RowEnd
@@ -82,7 +82,7 @@ class Stretch:
             return False
         if op.name == "load":
             source = argument_of(op.operands[0])
-            if op.attrs.get("volatile") or op.attrs.get("ahead") or any(may_alias(source, x) for x in self.stores):
+            if is_volatile(op) or op.attrs.get("ahead") or any(may_alias(source, x) for x in self.stores):
                 return False
         elif op.name == "local_load":
             return op.parent is self.block and self.begin <= self.block.ops.index(op) < self.end or op is self.load
