@@ -22,6 +22,8 @@ def product(a_desc, b_desc, c_desc, x, flag, K, BM: tl.constexpr, BN: tl.constex
         acc += tl.load(x + cols, cols < K, other=0.0)[None, :]
     elif HOW == "volatile":
         acc += tl.load(x + cols, volatile=True)[None, :]
+    elif HOW == "fetched again":
+        acc += tl.load(x + cols, cache_modifier=".cv")[None, :]
     elif HOW == "acquired":
         tl.atomic_add(flag, 1, sem="acquire")
         acc += tl.load(x + cols)[None, :]
@@ -46,8 +48,8 @@ def compiled(how: str, bm: int = 64, bn: int = 128):
 
 
 @pytest.mark.parametrize("how, early", [
-    ("vector", True), ("after a store", True), ("volatile", False), ("acquired", False), ("stored", False),
-    ("matrix", False), ("computed", False)])
+    ("vector", True), ("after a store", True), ("volatile", False), ("fetched again", False), ("acquired", False),
+    ("stored", False), ("matrix", False), ("computed", False)])
 def test_which_loads_are_early(how, early):
     kernel = compiled(how)
     ops = re.findall(r"\b(dot_wait|load|convert)\b", str(kernel.scheduled))
