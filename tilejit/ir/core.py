@@ -39,6 +39,16 @@ class Value:
         return self.op
 
     @property
+    def owner(self) -> Op | None:
+        """The op that makes it, or that has the block of which it is an argument."""
+        return self.op.parent if isinstance(self.op, Block) else self.op
+
+    @property
+    def home(self) -> Block | None:
+        """The block in which it is made."""
+        return self.op.parent if isinstance(self.op, Op) else self.op
+
+    @property
     def tile(self) -> Tile:
         assert isinstance(self.type, Tile), self
         return self.type
@@ -451,6 +461,14 @@ def enclosing(op: Op) -> Iterator[Op]:
 def inside(block: Block, op: Op) -> Op | None:
     """The op of a block that is `op`, or contains it; None if there is none."""
     return op if op.parent is block else next((x for x in enclosing(op) if x.parent is block), None)
+
+
+def made_in(v: Value, block: Block) -> bool:
+    """Whether a value is made in a block, or deeper in it."""
+    at = v.home
+    while at is not None and at is not block:
+        at = at.parent.parent if at.parent is not None else None
+    return at is not None
 
 
 def const_of(v: Value) -> Any:

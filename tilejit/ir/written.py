@@ -1,7 +1,7 @@
 """Which arguments a function writes through: what its stores' addresses are computed from."""
 from __future__ import annotations
 
-from tilejit.ir.core import Block, Function, Op, Value, walk
+from tilejit.ir.core import Function, Value, walk
 from tilejit.ir.types import Desc, Ptr, Tile
 
 
@@ -34,10 +34,8 @@ def follows_memory(fn: Function) -> bool:
 
 def _sources(v: Value) -> list[Value]:
     """What a value may be computed from: of a region's values, all that flows in or out of the region."""
-    op = v.op.parent if isinstance(v.op, Block) else v.op
-    if not isinstance(op, Op):
-        return []
-    return [*op.operands, *(s for region in op.regions for s in region.terminator.operands)]
+    op = v.owner
+    return [] if op is None else [*op.operands, *(s for region in op.regions for s in region.terminator.operands)]
 
 
 def _is_address(v: Value) -> bool:

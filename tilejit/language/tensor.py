@@ -11,7 +11,7 @@ from functools import partial, wraps
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Builder, Op, Value
+from tilejit.ir import Builder, Op, Value, const_of
 from tilejit.ir.report import Record
 from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of, fp32, fp64, int1, int32, int64, uint32, uint64
 
@@ -279,8 +279,7 @@ class tensor_descriptor(Compound):
         rank = len(self.block_shape)
         made = self.value.op
         if isinstance(made, Op) and made.name == "make_desc":
-            return [v.op.attrs["value"] if isinstance(v.op, Op) and v.op.name == "const" else tensor(v)
-                    for v in made.operands[:2 * rank]]
+            return [tensor(v) if const_of(v) is None else const_of(v) for v in made.operands[:2 * rank]]
         return [tensor(v) for v in (b("desc_base", self.value),
                                     *(b("desc_shape", self.value, dim=i) for i in range(rank)),
                                     *(b("desc_stride", self.value, dim=i) for i in range(rank - 1)))]

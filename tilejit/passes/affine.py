@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
+from tilejit.ir import made_in
 from tilejit.ir.core import Block, Builder, Op, Value, edge_of
 from tilejit.ir.types import DType, Tile, Type, elem_of, int32, shape_of
 from tilejit.passes.rules import const_of
@@ -352,17 +353,7 @@ def _widens(op: Op) -> bool:
 def _stays(p: Poly, v: Value) -> bool:
     """Whether a polynomial is the same in every iteration of the loop that carries v."""
     body = v.op
-    return not any(inside(a, body) for a in p.atoms)  # type: ignore[arg-type]
-
-
-def inside(v: Value, block: Block) -> bool:
-    """Whether a value is defined in a block, or deeper in it."""
-    at = v.op if isinstance(v.op, Block) else v.op.parent if v.op is not None else None
-    while at is not None:
-        if at is block:
-            return True
-        at = at.parent.parent if at.parent is not None else None
-    return False
+    return not any(made_in(a, body) for a in p.atoms)  # type: ignore[arg-type]
 
 
 def build(b: Builder, p: Poly, t: Type = int32) -> Value:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
+from tilejit.ir import const_of
 from tilejit.ir.core import Block, Function, Op, Value, edges, walk
 from tilejit.ir.types import Desc, DType, Ptr, Tile, Type, elem_of, int1, shape_of
 
@@ -118,16 +119,15 @@ def _promises(fn: Function) -> dict[Value, tuple[bool, int]]:
             note(block, b)
         elif op.name == "cmp":
             pred = op.attrs["pred"]
-            if _number(a) is not None:
+            if const_of(a) is not None:
                 a, b, pred = b, a, {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}.get(pred, pred)
-            bound = _number(b)
-            home = a.op if isinstance(a.op, Block) else a.op.parent if a.op is not None else None
-            if bound is not None and home is block:
+            bound = const_of(b)
+            if bound is not None and a.home is block:
                 low = pred == "gt" and bound >= -1 or pred in ("ge", "eq") and bound >= 0
                 _promise(found, a, low, 1)
                 if pred == "eq" and bound == 0 and isinstance(a.op, Op) and a.op.name == "irem":
                     x, by = a.op.operands
-                    _promise(found, x, False, abs(_number(by) or 1))
+                    _promise(found, x, False, abs(const_of(by) or 1))
 
     for op in walk(fn.body):
         if op.name == "assume":
@@ -138,10 +138,6 @@ def _promises(fn: Function) -> dict[Value, tuple[bool, int]]:
 def _promise(found: dict[Value, tuple[bool, int]], v: Value, low: bool, divisible: int) -> None:
     had = found.get(v, (False, 1))
     found[v] = had[0] or low, max(had[1], divisible)
-
-
-def _number(v: Value) -> int | None:
-    return v.op.attrs["value"] if isinstance(v.op, Op) and v.op.name == "const" else None
 
 
 def _rank(t: Type) -> int:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tilejit.ir import made_in
 from tilejit.ir.core import Block, Builder, Op, Value, edge_of, edges, enclosing
 
 Parts = tuple[Value, ...]
@@ -54,12 +55,7 @@ def carried(made: Op) -> Carried | None:
 
 def _inside(v: Value, loop: Op) -> bool:
     """Whether a value is made in a loop."""
-    block = v.op.parent if isinstance(v.op, Op) else v.op
-    while block is not None and block.parent is not None:
-        if block.parent is loop:
-            return True
-        block = block.parent.parent
-    return False
+    return any(made_in(v, region) for region in loop.regions)
 
 
 def _kept(parts: Parts, by: Carried) -> bool:

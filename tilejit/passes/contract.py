@@ -8,7 +8,7 @@ LLVM calls it fp-contract=fast, Triton's option for it is `enable_fp_fusion` (he
 """
 from __future__ import annotations
 
-from tilejit.ir import beside
+from tilejit.ir import beside, const_of
 from tilejit.ir.core import Builder, Function, Op, Value, erase, replace, uses, walk
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import DType, elem_of
@@ -61,6 +61,6 @@ def _negated(v: Value, b: Builder) -> Value:
     """-v, of fewer elements where v is spread over a tile."""
     if _is_spread(v):
         return b(v.maker.name, _negated(v.maker.operands[0], b), **v.maker.attrs)
-    if isinstance(v.op, Op) and v.op.name == "const":
-        return b("const", value=-v.op.attrs["value"], type=v.type)
+    if const_of(v) is not None:
+        return b("const", value=-const_of(v), type=v.type)
     return b("neg", v)

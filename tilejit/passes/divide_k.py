@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Function, Op, Value, divides_k, edge_at, edge_of, enclosing, uses, walk
-from tilejit.ir.core import Block
 from tilejit.ir.report import Record
 
 
@@ -33,8 +32,8 @@ def divide_k(fn: Function) -> Function:
         ends = [(op, i) for op, i in table.get(v, ()) if not _continues(op, i, parts)]
         if not ends:
             continue
-        home = v.op.parent if isinstance(v.op, Op) else v.op
-        assert isinstance(home, Block)
+        home = v.home
+        assert home is not None
         at = home.ops.index(v.op) + 1 if isinstance(v.op, Op) else 0
         loc = ends[0][0].loc
         total = Builder(home, at, loc).op("cluster_sum", v, ctas=fn.attrs["num_ctas"])

@@ -35,9 +35,8 @@ def insert(fn: Function) -> None:
 
 def _converted(op: Op, v: Value, layout: LinearLayout) -> Value:
     """v in another layout, for op; computed before the loops that v enters from outside."""
-    home = v.op.parent if isinstance(v.op, Op) else v.op
     before, at = op, op
-    while at.parent is not home and at.parent is not None and at.parent.parent is not None:
+    while at.parent is not v.home and at.parent is not None and at.parent.parent is not None:
         at = at.parent.parent
         if "loop" in at.define.traits:
             before = at

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilejit.ir import beside
+from tilejit.ir import beside, made_in
 from tilejit.ir.core import Builder, Function, Op, Value, clone_op, const_of, listed, replace, total_warps, walk
 from tilejit.ir.types import DType, Tile, Type, elem_of, int64, shape_of
-from tilejit.passes.affine import Forms, Poly, build, inside, number
+from tilejit.passes.affine import Forms, Poly, build, number
 from tilejit.passes.simplify import simplify
 
 #: Elements of a thread that a select must have to be worth a loop of its own.
@@ -127,7 +127,7 @@ class _Masks:
             least = least + number(min(0, size * (n - 1)))
         by = least.get((self.index,), 0)                             # least = by * index + rest >= 0
         rest = least - Poly({(self.index,): by} if by else {})
-        if any(a is self.index or inside(a, self.body) for a in rest.atoms):
+        if any(a is self.index or made_in(a, self.body) for a in rest.atoms):
             return None
         if not by:
             return [Limit("always", rest)]

@@ -1,7 +1,7 @@
 """Emitters of asynchronous copies without a tensor map: cp.async by every thread, 1-D bulk copies by one."""
 from __future__ import annotations
 
-from tilejit.ir import Op
+from tilejit.ir import Op, const_of
 from tilejit.ptx.arith import literal
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import repeated, vector
@@ -112,7 +112,7 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
     elem, ctas = ring.buffer.elem, op.attrs.get("ctas", 1)
     strip = op.attrs["strip"] * elem.bytes if ctas > 1 else ring.buffer.slot_bytes - 16
     start, n, where = e.scalar(base), e.scalar(size), barrier_address(e, barrier, slot)
-    if isinstance(size.op, Op) and size.op.name == "const":
+    if const_of(size) is not None:
         n = p.new("b32", "mov.b32", n)
     shift = p.new("b32", "and.b32", p.new("b32", "cvt.u32.u64", start), 15)
     f = p.new("b32", "and.b32", p.new("b32", "neg.s32", shift), 15)
@@ -204,7 +204,7 @@ def _row_copy(e: Emitter, op: Op) -> None:
         _strip_copies(e, op)
         return
     some = None
-    if not (isinstance(size.op, Op) and size.op.name == "const"):
+    if const_of(size) is None:
         some = e.p.new("pred", "setp.ne.s32", e.scalar(size), 0)
     hint, policy = cache_hint(e, op)
     e.p(BULK + hint, f"[{slot_address(e, ring, e.scalar(slot))}]", f"[{e.scalar(base)}]", e.scalar(size),

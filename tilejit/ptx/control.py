@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tilejit.ir import Op, Value, edges
+from tilejit.ir import Op, Value, const_of, edges
 from tilejit.ir.core import Edge
 from tilejit.ir.types import DType, Pending, Ptr, Tile, Type, elem_of, int32, uint64
 from tilejit.ptx.emit import Emitter, emits, held, reg_class
@@ -97,7 +97,7 @@ def _for(e: Emitter, op: Op) -> None:
     p, region = e.p, op.regions[0]
     lo, hi, step = op.operands[:3]
     iv, kind = region.args[0], _suffix(region.args[0].type)
-    down = isinstance(step.op, Op) and step.op.name == "const" and step.op.attrs["value"] < 0
+    down = (const_of(step) or 0) < 0
     cls = reg_class(elem_of(iv.type))
     at = p.new(cls, f"mov.{cls}", e.scalar(lo))
     e.set(iv, at)

@@ -83,7 +83,7 @@ def _of_loads_before(loop: Op, first: set[Op]) -> set[Op]:
               if isinstance(v.op, Op) and v.op.name == "load" and v.op.attrs.get("ahead")}
     found: set[Op] = set()
     for op in body.ops[:-1]:
-        inside = [v for v in op.operands if v.op is body or isinstance(v.op, Op) and v.op.parent is body]
+        inside = [v for v in op.operands if v.home is body]
         if op not in first and inside and not op.regions and not op.define.effects and \
                 all(v in loaded or v.op in found for v in inside):
             found.add(op)

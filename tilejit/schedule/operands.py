@@ -73,8 +73,7 @@ def operand(dot: Op, index: int, value: Value, b: Builder, c: Context) -> Value:
 
 def _before_loops(v: Value, block: Block) -> Block:
     """The outermost block that only loops which do not change a value lie between."""
-    owner = v.op.parent if isinstance(v.op, Block) else v.op
-    changing = [owner, *enclosing(owner)] if owner is not None else []
+    changing = [v.owner, *enclosing(v.owner)] if v.owner is not None else []
     while (loop := block.parent) is not None and "loop" in loop.define.traits and loop not in changing:
         block = loop.block
     return block

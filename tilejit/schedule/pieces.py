@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from tilejit.ir import Builder, Op, Value, of_size
+from tilejit.ir import Builder, Op, Value, const_of, of_size
 from tilejit.ir.scratch import conversion
 from tilejit.ir.types import DType, Tile
 from tilejit.layout.convert import Registers
@@ -98,8 +98,8 @@ def write_piece(pieces: Pieces, index: int, v: Value, views: dict[Op, Value], no
         if x in made or x not in pieces.axes:
             return made.get(x, now(x))
         t, axis = piece_type(pieces, x), pieces.axes[x]
-        if isinstance(x.op, Op) and x.op.name == "const":
-            made[x] = b("const", value=x.op.attrs["value"], type=t)
+        if const_of(x) is not None:
+            made[x] = b("const", value=const_of(x), type=t)
         else:
             made[x] = b("part", now(x), axis=axis, start=index * t.shape[axis], type=t)
         return made[x]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tilejit.ir import Builder, Op, Value
+from tilejit.ir import Builder, Op, Value, const_of
 from tilejit.ir.types import DType, elem_of, int1, int32
 
 
@@ -46,10 +46,10 @@ class RowEnd:
         """Whether the limit of a copy is at most the bound, or nothing."""
         op = limit.op
         while isinstance(op, Op) and limit is not self.bound and op.name in ("minimum", "maximum", "cast"):
-            consts = [x.op.attrs["value"] for x in op.operands if isinstance(x.op, Op) and x.op.name == "const"]
+            consts = [n for n in map(const_of, op.operands) if n is not None]
             if op.name != "cast" and (len(consts) != 1 or op.name == "maximum" and consts[0] != 0):
                 return False
-            limit = next(x for x in op.operands if not (isinstance(x.op, Op) and x.op.name == "const"))
+            limit = next(x for x in op.operands if const_of(x) is None)
             op = limit.op
         return limit is self.bound
 

@@ -48,12 +48,9 @@ class Staged:
         used = [v for op in ops if self.times[op].stage == 1 for v in read(op)]
         #: what stage 1 needs of stage 0, or of what that carries
         self.queued = [v for v in dict.fromkeys(used)
-                       if self._is_inside(v) and self.stage(v) == 0 and v not in self.late]
+                       if v.home is self.body and self.stage(v) == 0 and v not in self.late]
         self.kept = [arg for arg in self.late if arg in used]
         self._check()
-
-    def _is_inside(self, v: Value) -> bool:
-        return v.op is self.body or isinstance(v.op, Op) and v.op.parent is self.body
 
     def stage(self, v: Value) -> int:
         """That of what makes a value."""
@@ -114,7 +111,7 @@ class Staged:
                     (y.name, len(y.operands), {**y.attrs}, [v.type for v in y.results]) or x.regions:
                 return False
             for v, w in zip(x.operands, y.operands):
-                if v.type != w.type or same.setdefault(v, w if self._is_inside(v) else v) is not w:
+                if v.type != w.type or same.setdefault(v, w if v.home is self.body else v) is not w:
                     return False
             same.update(zip(x.results, y.results))
         return [same[v] for v in self.queued] == other.queued and [same[v] for v in self.kept] == other.kept and \
