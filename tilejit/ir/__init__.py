@@ -27,6 +27,7 @@ from tilejit.ir.core import (
     inside,
     keep_edges,
     listed,
+    loop_around,
     made_in,
     needed,
     of_size,
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "Block", "Builder", "Edge", "Function", "Op", "OpDef", "Value", "beside", "blocks", "clone_block",
            "clone_op", "computes", "const_of", "controls", "divides_k", "edge_at", "edge_of", "edges", "enclosing",
-           "erase", "inside", "keep_edges", "listed", "made_in", "needed", "of_size", "product_warps", "reached",
-           "read", "replace", "total_warps", "types", "uses", "walk", "whole"]
+           "erase", "inside", "keep_edges", "listed", "loop_around", "made_in", "needed", "of_size", "product_warps",
+           "reached", "read", "replace", "total_warps", "types", "uses", "walk", "whole"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilejit.ir.core import Edge, Op, Value, edge_of, enclosing, walk
+from tilejit.ir import loop_around
+from tilejit.ir.core import Edge, Op, Value, edge_of, walk
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def address_slice(loop: Op, values: Iterable[Value]) -> Ahead | Op:
 
 def ahead_problem(load: Op) -> str:
     """Why a load cannot be issued in an earlier iteration; empty if it can."""
-    loop = next(x for x in enclosing(load) if "loop" in x.define.traits)
+    loop = loop_around(load)
+    assert loop is not None
     if loop.name != "for":
         return "the loop is a while"
     body = loop.regions[0]

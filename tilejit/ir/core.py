@@ -458,6 +458,11 @@ def enclosing(op: Op) -> Iterator[Op]:
         block = block.parent.parent
 
 
+def loop_around(op: Op) -> Op | None:
+    """The innermost loop around an op."""
+    return next((x for x in enclosing(op) if "loop" in x.define.traits), None)
+
+
 def inside(block: Block, op: Op) -> Op | None:
     """The op of a block that is `op`, or contains it; None if there is none."""
     return op if op.parent is block else next((x for x in enclosing(op) if x.parent is block), None)

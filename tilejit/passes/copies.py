@@ -10,7 +10,7 @@ Those that the author issues an iteration ahead, into registers, are marked with
 """
 from __future__ import annotations
 
-from tilejit.ir import Function, Op, enclosing, read, walk
+from tilejit.ir import Function, Op, loop_around, read, walk
 from tilejit.ir.ahead import ahead_problem, is_volatile
 from tilejit.ir.types import DType, Tile
 from tilejit.passes.rules import const_of
@@ -25,7 +25,7 @@ def mark_copies(fn: Function) -> Function:
         return fn
     loops = pipelined_loops(fn)
     for op in walk(fn.body):
-        if op.name != "load" or not isinstance(op.result.type, Tile) or _loop(op) not in loops or _is_ahead(op):
+        if op.name != "load" or not isinstance(op.result.type, Tile) or loop_around(op) not in loops or _is_ahead(op):
             continue
         problem = "num_stages=1" if _depth(fn, op) == 1 else copy_problem(op) or ahead_problem(op)
         if not problem:
@@ -40,17 +40,13 @@ def mark_ahead(fn: Function) -> Function:
     """Mark the loads of pipelined loops, of tiles and of numbers, that only the next iteration reads, in place."""
     loops = pipelined_loops(fn)
     for op in walk(fn.body):
-        if op.name == "load" and _loop(op) in loops and _is_ahead(op):
+        if op.name == "load" and loop_around(op) in loops and _is_ahead(op):
             op.attrs["ahead"] = True
     return fn
 
 
-def _loop(op: Op) -> Op | None:
-    return next((x for x in enclosing(op) if "loop" in x.define.traits), None)
-
-
 def _depth(fn: Function, op: Op) -> int | None:
-    loop = _loop(op)
+    loop = loop_around(op)
     return (loop.attrs.get("num_stages") if loop else None) or fn.attrs.get("num_stages")
 
 
@@ -59,7 +55,7 @@ def pipelined_loops(fn: Function) -> set[Op]:
     (of 1: to leave them)."""
     loops = set()
     for op in walk(fn.body):
-        if op.name in ("dot", "dot_fma") and (loop := _loop(op)) is not None:
+        if op.name in ("dot", "dot_fma") and (loop := loop_around(op)) is not None:
             loops.add(loop)
         elif "loop" in op.define.traits and op.attrs.get("num_stages"):
             loops.add(op)
@@ -68,12 +64,12 @@ def pipelined_loops(fn: Function) -> set[Op]:
 
 def wants_copies(fn: Function, op: Op, loops: set[Op]) -> bool:
     """Whether a load may become a copy; `loops`: the function's pipelined ones."""
-    return _loop(op) in loops and _depth(fn, op) != 1 and not _is_ahead(op)
+    return loop_around(op) in loops and _depth(fn, op) != 1 and not _is_ahead(op)
 
 
 def _is_ahead(load: Op) -> bool:
     """Whether only the next iteration reads what is loaded: the author loads ahead already, into registers."""
-    loop = _loop(load)
+    loop = loop_around(load)
     if loop is None or load.parent is not loop.regions[-1]:
         return False
     values = [load.result]

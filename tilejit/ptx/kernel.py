@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 
 from tilejit.errors import CompilationError, Loc
-from tilejit.ir import Op, Value, enclosing, walk
+from tilejit.ir import Op, Value, loop_around, walk
 from tilejit.ir.target import Target
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, Tile, int32
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
@@ -395,7 +395,7 @@ def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
         return [".minnctapersm 1"]
     ops = [*walk(e.fn.body)] if threads <= FEW_THREADS and not e.fn.attrs.get("maxnreg") else []
     waits = any(op.name in ("dot_async", "dot_mma") for op in ops) and any(
-        op.name == "load" and isinstance(op.result.type, Tile) and any("loop" in x.define.traits for x in enclosing(op))
+        op.name == "load" and isinstance(op.result.type, Tile) and loop_around(op) is not None
         for op in ops)
     return [f".minnctapersm {384 // threads}{WISH}"] if waits else []
 

@@ -12,7 +12,7 @@ waits for products behind. Products whose accumulators are only passed on stay i
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, inside, listed, needed, replace, uses
+from tilejit.ir import Block, Builder, Function, Op, Value, inside, listed, loop_around, needed, replace, uses
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Buffer, Tile
 from tilejit.layout.named import default_blocked
@@ -20,7 +20,7 @@ from tilejit.schedule.buffers import alloc, barriers
 from tilejit.schedule.context import Context
 from tilejit.schedule.flying import hold, stays_in_flight, wait_behind
 from tilejit.schedule.fragments import write_fragments
-from tilejit.schedule.loads import check_descriptor, in_place, kind_of, loop_around, readers, reads_slot
+from tilejit.schedule.loads import check_descriptor, in_place, kind_of, readers, reads_slot
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.products import chain_of, write_dot, write_reuse
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilejit.ir import Block, Function, listed
+from tilejit.ir import Block, Function, listed, loop_around
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_named, target_of
 from tilejit.ir.types import Buffer, Tile, elem_of
-from tilejit.schedule.loads import loop_around
 
 #: Bytes on a multiprocessor below which memory idles; programs and threads that it has at most.
 ENOUGH, PROGRAMS, THREADS = 40 * 1024, 32, 2048

@@ -17,11 +17,6 @@ def groups_of(fn: Function) -> int:
     return int(fn.attrs.get("groups", 1))
 
 
-def loop_around(op: Op) -> Op | None:
-    """The innermost loop around an op."""
-    return next((x for x in enclosing(op) if "loop" in x.define.traits), None)
-
-
 def top_of(op: Op) -> Block:
     """The body of the function that an op is in."""
     outer = [op, *enclosing(op)][-1]

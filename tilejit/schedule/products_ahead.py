@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilejit.ir import Function, Op, Value, const_of, listed, reached, uses
+from tilejit.ir import Function, Op, Value, const_of, listed, loop_around, reached, uses
 from tilejit.schedule.decide import decide
-from tilejit.schedule.loads import in_place, kind_of, loop_around, reads_slot
+from tilejit.schedule.loads import in_place, kind_of, reads_slot
 from tilejit.schedule.registers import MOST, Shares
 from tilejit.schedule.rings import rings_of
 from tilejit.schedule.rotate import copy_function

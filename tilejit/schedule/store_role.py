@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed
+from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed, loop_around
 from tilejit.ir.types import Buffer, Tile, int32, shape_of
 from tilejit.schedule.buffers import barriers_of
 from tilejit.schedule.cluster_barrier import releases
-from tilejit.schedule.loads import backward_slice, groups_of, loop_around, slice_problem
+from tilejit.schedule.loads import backward_slice, groups_of, slice_problem
 from tilejit.schedule.rings import Ring
 from tilejit.schedule.stores import LINE, Staging, is_store, staging_of
 from tilejit.schedule.thread import Step, thread
