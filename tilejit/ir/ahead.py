@@ -4,8 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilejit.ir import loop_around
-from tilejit.ir.core import Edge, Op, Value, edge_of, walk
+from tilejit.ir.core import Edge, Op, Value, edge_of, loop_around, walk
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from tilejit.ir import made_in
-from tilejit.ir.core import Block, Builder, Op, Value, edge_of
+from tilejit.ir.core import Block, Builder, Op, Value, edge_of, made_in
 from tilejit.ir.types import DType, Tile, Type, elem_of, int32, shape_of
 from tilejit.passes.rules import const_of
 

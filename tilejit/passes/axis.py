@@ -17,8 +17,7 @@ from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
-from tilejit.ir import const_of
-from tilejit.ir.core import Block, Function, Op, Value, edges, walk
+from tilejit.ir.core import Block, Function, Op, Value, const_of, edges, walk
 from tilejit.ir.types import Desc, DType, Ptr, Tile, Type, elem_of, int1, shape_of
 
 #: The divisibility of zero: a power of two above any that matters.

@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tilejit.ir import made_in
-from tilejit.ir.core import Block, Builder, Op, Value, edge_of, edges, enclosing
+from tilejit.ir.core import Block, Builder, Op, Value, edge_of, edges, enclosing, made_in
 
 Parts = tuple[Value, ...]
 

@@ -8,8 +8,7 @@ LLVM calls it fp-contract=fast, Triton's option for it is `enable_fp_fusion` (he
 """
 from __future__ import annotations
 
-from tilejit.ir import beside, const_of
-from tilejit.ir.core import Builder, Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir.core import Builder, Function, Op, Value, beside, const_of, erase, replace, uses, walk
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import DType, elem_of
 

@@ -30,8 +30,7 @@ from math import gcd, prod
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir import beside
-from tilejit.ir.core import Block, Builder, Function, Op, Value, replace, walk
+from tilejit.ir.core import Block, Builder, Function, Op, Value, beside, replace, walk
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.axis import AxisInfo, analyse

@@ -23,9 +23,8 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, erase, reached, replace, uses, walk
 from tilejit.ir.ahead import ahead_problem, argument_of, is_volatile, may_alias
-from tilejit.ir.core import edge_at, edge_of
+from tilejit.ir.core import Block, Builder, Function, Op, Value, edge_at, edge_of, erase, reached, replace, uses, walk
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Ptr, elem_of, int32, int64, shape_of
 from tilejit.passes.affine import Address, Bound, Forms, Monomial, Poly, Wrap, build, number

@@ -17,8 +17,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilejit.ir import beside, made_in
-from tilejit.ir.core import Builder, Function, Op, Value, clone_op, const_of, listed, replace, total_warps, walk
+from tilejit.ir.core import (
+    Builder,
+    Function,
+    Op,
+    Value,
+    beside,
+    clone_op,
+    const_of,
+    listed,
+    made_in,
+    replace,
+    total_warps,
+    walk,
+)
 from tilejit.ir.types import DType, Tile, Type, elem_of, int64, shape_of
 from tilejit.passes.affine import Forms, Poly, build, number
 from tilejit.passes.simplify import simplify

@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from tilejit.ir import Block, Function, Op, Value, replace, total_warps, uses, walk
 from tilejit.ir.ahead import argument_of, is_volatile, may_alias
-from tilejit.ir.core import computes
+from tilejit.ir.core import Block, Function, Op, Value, computes, replace, total_warps, uses, walk
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from tilejit.ir import beside
-from tilejit.ir.core import Builder, Function, Op, Value, enclosing, uses
+from tilejit.ir.core import Builder, Function, Op, Value, beside, enclosing, uses
 from tilejit.ir.types import Desc
 from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.carried_desc import Parts, carried, carry

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tilejit.ir import Op, Value, const_of, edges
-from tilejit.ir.core import Edge
+from tilejit.ir.core import Edge, Op, Value, const_of, edges
 from tilejit.ir.types import DType, Pending, Ptr, Tile, Type, elem_of, int32, uint64
 from tilejit.ptx.emit import Emitter, emits, held, reg_class
 from tilejit.ptx.in_place import Body, stays

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from tilejit.ir import Op, Value
-from tilejit.ir.core import Edge
+from tilejit.ir.core import Edge, Op, Value
 from tilejit.ir.types import DType, Pending, Ptr, Tile, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.places import renamed, repeated, source_layout

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op, Value
-from tilejit.ir.core import Block
+from tilejit.ir.core import Block, Op, Value
 from tilejit.ir.types import Buffer, DType, Pending, Tile
 from tilejit.layout.clusters import divided_dim, own
 from tilejit.layout.linear import LinearLayout
