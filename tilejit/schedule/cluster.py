@@ -34,13 +34,11 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
         return
     by_k, by_columns = divides_k(fn), fn.attrs.get("cluster_split") == "N"
     ops = listed(fn.body)
-    problem = _form_problem(fn, rings)
-    for op in ops if not problem else ():
-        problem = problem or _op_problem(op, ctas, by_k, int(by_columns))
-        if problem:
-            raise ClusterError(f"num_ctas={ctas}: {problem}", op.loc)
-    if problem:
+    if problem := _form_problem(fn, rings):
         raise ClusterError(f"num_ctas={ctas}: {problem}", fn.loc)
+    for op in ops:
+        if problem := _op_problem(op, ctas, by_k, int(by_columns)):
+            raise ClusterError(f"num_ctas={ctas}: {problem}", op.loc)
     for dot in [op for op in ops if op.name == "dot"]:
         for index in (0, 1):
             found = shared_operand(dot.operands[index])

@@ -256,11 +256,10 @@ class Liveness:
         if not ops:
             return "throughout"
         role = 0 if area.accesses[0] else 1
-        outer = {c[1].parent if len(c) > 1 else op for op in ops for c in [self.chain(op, role)]}
-        (only, *more) = outer
-        if only is not None and not more and "loop" in only.define.traits:
-            return f"in the loop at {_line(only)}"
-        first, last = (_line(inside(self.frames[role], op)) for op in (ops[0], ops[-1]))
+        outer = [inside(self.frames[role], op) or op for op in ops]
+        first, last = outer[0].place, outer[-1].place
+        if len(set(outer)) == 1 and "loop" in outer[0].define.traits:
+            return f"in the loop at {first}"
         return f"at {first}" if first == last else f"from {first} to {last}"
 
 
@@ -270,7 +269,3 @@ def _frame(block: Block) -> Block:
     if len(elects) == 1 and all(op is elects[0] or op.define.pure for op in block.ops):
         return elects[0].regions[0]
     return block
-
-
-def _line(op: Op | None) -> str:
-    return op.loc.short() if op is not None and op.loc else "?"
