@@ -99,7 +99,7 @@ class Op:
         self.loc = loc
         self.parent: Block | None = None
         if result_types is None:
-            result_types = self.define.infer(self)
+            result_types = self.define.infer(self) or []
         self.results = [Value(t, self, i) for i, t in enumerate(result_types)]
 
     @property

@@ -229,7 +229,7 @@ def fold(op: Op, values: Sequence[np.ndarray]) -> list[np.ndarray] | None:
 
 def _values(out: Any) -> list[Any]:
     """The results of a meaning as a list of arrays (numpy gives scalars for 0-d results)."""
-    several = out if isinstance(out, (list, tuple)) else (out,)
+    several = out if isinstance(out, (list, tuple)) else () if out is None else (out,)
     return [np.asarray(x) if isinstance(x, np.generic) else x for x in several]
 
 

@@ -90,6 +90,10 @@ REGIONS = {
 }
 
 
+#: The types of an op's results; None: it has none.
+Rule = Callable[["Op"], "list[Type] | None"]
+
+
 @dataclass
 class OpDef:
     """One row: operand names (`x?` optional, `xs*` variadic), attribute names, what it is, and the rules.
@@ -102,7 +106,7 @@ class OpDef:
     operands: tuple[str, ...]
     attrs: tuple[str, ...]
     doc: str
-    infer: Callable[[Op], list[Type]]
+    infer: Rule
     effects: frozenset[str]
     traits: frozenset[str]
     family: str
@@ -171,13 +175,13 @@ OPS: dict[str, OpDef] = _Table()
 
 
 def op(name: str, operands: str = "", attrs: str = "", effects: str = "", traits: str = "", layout: str = "",
-       **rules: Any) -> Callable[[Callable[[Op], list[Type]]], OpDef]:
+       **rules: Any) -> Callable[[Rule], OpDef]:
     """Declare an op; the decorated function is its type rule and its docstring the meaning.
 
-    The rule takes the op (operands, attrs and regions set, results not yet) and returns the result
-    types; it raises CompilationError with both sides named when the operands do not fit. `layout` may be left out of
+    The rule takes the op (operands, attrs and regions set, results not yet) and returns the result types, if there are
+    any; it raises CompilationError with both sides named when the operands do not fit. `layout` may be left out of
     elementwise ops, control flow and scheduled ops; `rules` are the other fields of `OpDef`."""
-    def declare(rule: Callable[[Op], list[Type]]) -> OpDef:
+    def declare(rule: Rule) -> OpDef:
         has = frozenset(traits.split())
         kind = layout or ("same" if "elementwise" in has else "set" if "scheduled" in has else
                           "flow" if has & {"carries", "terminator"} else "")

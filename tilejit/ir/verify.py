@@ -136,7 +136,7 @@ def _op(op: Op, scope: set[Value]) -> None:
     if op.name == "condition":
         _condition_owner(op)
     try:
-        inferred = define.infer(op)
+        inferred = define.infer(op) or []
     except CompilationError as e:
         raise _Broken(op, e.message) from e
     right = len(inferred) == len(op.results)

@@ -50,24 +50,21 @@ def _block_load(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> np.ndarra
 
 
 @op("block_store", "base value dims*", "block", effects="write", layout="block")
-def block_store(o: Op) -> list[Type]:
+def block_store(o: Op) -> None:
     """Write a block at the offsets; elements outside the tensor are dropped."""
     value = o.operands[1].tile
     if _elem(o, o.operands[0], len(o.operands) - 2, value.shape) != value.elem:
         raise CompilationError(f"block_store of {value} at {o.operands[0].type}", o.loc)
-    return []
 
 
 @block_store.meaning
-def _block_store(m: Any, o: Op, base: np.ndarray, value: np.ndarray, *dims: np.ndarray) -> list[Any]:
+def _block_store(m: Any, o: Op, base: np.ndarray, value: np.ndarray, *dims: np.ndarray) -> None:
     elem = o.operands[1].tile.elem
     address, inside = place_block(m, o, elem, base, dims)  # type: ignore[arg-type]
     m.store(o, address, value.reshape(address.shape), inside)
-    return []
 
 
 @op("block_copy", "buffer slot base dims*", "block", effects="read shared_write",
     traits="scheduled fills cp_async generic own_buffer")
-def block_copy(o: Op) -> list[Type]:
+def block_copy(o: Op) -> None:
     """Start copying what `block_load` loads into buffer[slot], by all threads of the role (cp.async, 16 bytes each)."""
-    return []

@@ -66,47 +66,40 @@ def _if(m: Any, o: Op, cond: np.ndarray) -> list[Any]:
 
 
 @op("yield", "values*", effects="control", traits="terminator optional takes_pending")
-def yield_(o: Op) -> list[Type]:
+def yield_(o: Op) -> None:
     """Ends a region, handing values to the op that owns it."""
-    return []
 
 
 @op("condition", "cond values*", effects="control", traits="terminator optional takes_pending")
-def condition(o: Op) -> list[Type]:
+def condition(o: Op) -> None:
     """Ends the first region of `while`: go on if cond, passing the values to the body or the results."""
-    return []
 
 
 @op("return", "", effects="control", traits="terminator")
-def return_(o: Op) -> list[Type]:
+def return_(o: Op) -> None:
     """Ends the kernel."""
-    return []
 
 
 @op("assume", "cond", effects="control", layout="none")
-def assume(o: Op) -> list[Type]:
+def assume(o: Op) -> None:
     """The author promises that the scalar int1 is true."""
-    return []
 
 
 @assume.meaning
-def _assume(m: Any, o: Op, cond: np.ndarray) -> list[Any]:
+def _assume(m: Any, o: Op, cond: np.ndarray) -> None:
     if not cond:
         raise m.error(o, "the promise is not kept")
-    return []
 
 
 @op("device_assert", "cond mask?", "message", effects="control", layout="follows")
-def device_assert(o: Op) -> list[Type]:
+def device_assert(o: Op) -> None:
     """Trap when cond is false somewhere (only kept in debug builds)."""
-    return []
 
 
 @device_assert.meaning
-def _device_assert(m: Any, o: Op, cond: np.ndarray, mask: Any = True) -> list[Any]:
+def _device_assert(m: Any, o: Op, cond: np.ndarray, mask: Any = True) -> None:
     if not np.all(cond | ~np.asarray(mask)):
         raise m.error(o, f"device assertion failed: {o.attrs['message']}")
-    return []
 
 
 #: What device_print takes: its C conversions read 32 and 64 bits.
@@ -114,14 +107,13 @@ _PRINTED = (int32, uint32, int64, uint64, fp64)
 
 
 @op("device_print", "args*", "prefix conversions", effects="sync control", layout="free")
-def device_print(o: Op) -> list[Type]:
+def device_print(o: Op) -> None:
     """One line for each element of each argument: program, index, prefix, value; see `print_format`."""
     for v in o.operands:
         if elem_of(v.type) not in _PRINTED:
             raise CompilationError(f"device_print: {v.type} is not one of {', '.join(map(str, _PRINTED))}", o.loc)
     if len(o.attrs["conversions"]) != len(o.operands):
         raise CompilationError("device_print: one conversion per argument is needed", o.loc)
-    return []
 
 
 def print_format(o: Op, which: int | None) -> str:
@@ -142,7 +134,7 @@ def hexadecimal(x: float) -> str:
 
 
 @device_print.meaning
-def _device_print(m: Any, o: Op, *args: np.ndarray) -> list[Any]:
+def _device_print(m: Any, o: Op, *args: np.ndarray) -> None:
     if not args:
         print(print_format(o, None) % m.pid, end="")
     for which, x in enumerate(args):
@@ -150,15 +142,13 @@ def _device_print(m: Any, o: Op, *args: np.ndarray) -> list[Any]:
         for index, value in np.ndenumerate(x):
             shown = hexadecimal(value) if o.attrs["conversions"][which] == "%a" else value
             print(line % (*m.pid, *index, shown), end="")
-    return []
 
 
 @op("debug_barrier", "", effects="sync control", traits="barrier", layout="none")
-def debug_barrier(o: Op) -> list[Type]:
+def debug_barrier(o: Op) -> None:
     """A barrier of all threads of the program."""
-    return []
 
 
 @debug_barrier.meaning
-def _debug_barrier(m: Any, o: Op) -> list[Any]:
-    return []
+def _debug_barrier(m: Any, o: Op) -> None:
+    pass

@@ -122,37 +122,33 @@ def _row_read(m: Any, o: Op, base: np.ndarray, first: Any, last: Any) -> np.ndar
 
 
 @op("row_write", "base value first last", "whole cache? evict?", effects="write", layout="block")
-def row_write(o: Op) -> list[Type]:
+def row_write(o: Op) -> None:
     """Write the elements of a value that a row has, from base on (see `row_read`)."""
     t = o.operands[1].type
     assert isinstance(t, Tile)
     _row_of(o, t.shape[0])
     if t.elem != elem_of(o.operands[0].type).elem:  # type: ignore[union-attr]
         raise CompilationError(f"row_write: value {t} into {o.operands[0].type}", o.loc)
-    return []
 
 
 @row_write.meaning
-def _row_write(m: Any, o: Op, base: np.ndarray, value: np.ndarray, first: Any, last: Any) -> list[Any]:
+def _row_write(m: Any, o: Op, base: np.ndarray, value: np.ndarray, first: Any, last: Any) -> None:
     size = value.dtype.itemsize
     address = base + (np.arange(value.shape[0]) * size).astype(base.dtype)
     m.store(o, address, value, _in_row(value.shape[0], first, last))
-    return []
 
 
 @op("store", "ptr value mask?", "cache? evict? seldom?", effects="write", traits="elementwise", layout="access")
-def store(o: Op) -> list[Type]:
+def store(o: Op) -> None:
     """Write value at ptr where mask is true. `seldom`: that is in few elements, so the value stays in its layout."""
     _shapes_agree(o)
     if elem_of(o.operands[1].type) != elem_of(_pointee(o)):
         raise CompilationError(f"store: value {o.operands[1].type} into {o.operands[0].type}", o.loc)
-    return []
 
 
 @store.meaning
-def _store(m: Any, o: Op, ptr: np.ndarray, value: np.ndarray, mask: Any = None) -> list[Any]:
+def _store(m: Any, o: Op, ptr: np.ndarray, value: np.ndarray, mask: Any = None) -> None:
     m.store(o, ptr, value, mask)
-    return []
 
 
 #: kind of an atomic -> the new value from (old, operand)
@@ -236,7 +232,7 @@ def _make_desc(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> Any:
 
 
 @op("write_desc", "base dims*", "block_shape padding", effects="sync", traits="same_memory optional", layout="none")
-def write_desc(o: Op) -> list[Type]:
+def write_desc(o: Op) -> list[Type] | None:
     """`make_desc` of numbers that the host does not know: each CTA writes the tensor maps that its copies use.
 
     What was copied through the descriptor that this op made before is done first: the maps have one place in memory."""
@@ -304,19 +300,17 @@ def _written(o: Op) -> None:
 
 
 @op("desc_store", "desc value offsets*", effects="write", traits="tma", layout="block")
-def desc_store(o: Op) -> list[Type]:
+def desc_store(o: Op) -> None:
     """Write a block at `offsets`; elements outside the tensor are dropped.
 
     The value may have the block's first dimensions merged into one."""
     _written(o)
-    return []
 
 
 @desc_store.meaning
-def _desc_store(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> list[Any]:
+def _desc_store(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> None:
     address, inside = block_addresses(desc, _desc(o).elem, offsets)
     m.store(o, address, value.reshape(address.shape), inside)
-    return []
 
 
 #: kind of a descriptor's atomic -> element types that TMA reduces (driver API, CUtensorMapDataType; PTX ISA,
@@ -329,7 +323,7 @@ DESC_ATOMICS = {
 
 
 @op("desc_atomic", "desc value offsets*", "kind", effects="read write", traits="tma", layout="block")
-def desc_atomic(o: Op) -> list[Type]:
+def desc_atomic(o: Op) -> None:
     """Combine a block at `offsets` with memory, element by element and atomically; elements outside are dropped.
 
     kind: add min max and or xor. Sums of fp32 flush subnormals; the order of sums is not fixed."""
@@ -337,15 +331,13 @@ def desc_atomic(o: Op) -> list[Type]:
     if str(_desc(o).elem) not in DESC_ATOMICS[o.attrs["kind"]]:
         legal = ", ".join(DESC_ATOMICS[o.attrs["kind"]])
         raise CompilationError(f"desc.atomic_{o.attrs['kind']} takes {legal}; found {_desc(o).elem}", o.loc)
-    return []
 
 
 @desc_atomic.meaning
-def _desc_atomic(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> list[Any]:
+def _desc_atomic(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarray) -> None:
     elem = _desc(o).elem
     address, inside = block_addresses(desc, elem, offsets)
     m.read_modify_write(o, elem, address, inside, COMBINE[o.attrs["kind"]], value.reshape(address.shape))
-    return []
 
 
 @op("desc_base", "desc", traits="query", layout="none")

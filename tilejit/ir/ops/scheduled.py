@@ -26,26 +26,23 @@ def barriers(o: Op) -> list[Type]:
 
 
 @op("tensor_maps", attrs="offset?", effects="sync", traits="scheduled")
-def tensor_maps(o: Op) -> list[Type]:
+def tensor_maps(o: Op) -> None:
     """Before the roles start each CTA takes memory for the tensor maps that it writes (`write_desc`), and gives it back
     at its end; `offset` (bytes, set by the allocator) is where in shared memory the address lies."""
-    return []
 
 
 @op("reuse", "buffers*", effects="sync", traits="scheduled")
-def reuse(o: Op) -> list[Type]:
+def reuse(o: Op) -> None:
     """The author's word that nothing needs these buffers from here on: the allocator may separate here."""
-    return []
 
 
 @op("fill", "buffers*", "ring ahead? prompt? role?", effects="read shared_write sync",
     traits="scheduled structural own_buffer", regions="copies")
-def fill(o: Op) -> list[Type]:
+def fill(o: Op) -> None:
     """Copy the tiles that the region loads and yields into the next slot of a ring: one tile for each of its buffers.
 
     Before roles are written: `split` puts copies, barriers and tickets in its place. ahead: `prefetch` is to do it so
     many iterations earlier. prompt: behind what reads the slot of the trip. role: who does it, if not who awaits it."""
-    return []
 
 
 @op("await", "buffers*", "ring again?", effects="sync", traits="scheduled own_buffer")
@@ -56,9 +53,8 @@ def await_(o: Op) -> list[Type]:
 
 
 @op("peek", "", "ring", effects="sync", traits="scheduled")
-def peek(o: Op) -> list[Type]:
+def peek(o: Op) -> None:
     """Look whether the next slot of a ring is full, so that its `await` need not look. Before roles are written."""
-    return []
 
 
 @op("ticket_next", "slot parity", "slots ring?", traits="scheduled")
@@ -92,39 +88,34 @@ def mbar_test(o: Op) -> list[Type]:
 
 
 @op("mbar_wait", "barrier slot parity pred?", effects="sync", traits="scheduled")
-def mbar_wait(o: Op) -> list[Type]:
+def mbar_wait(o: Op) -> None:
     """Wait until the phase of the given parity of barrier[slot] has completed."""
-    return []
 
 
 @op("mbar_landed", "barrier slot parity", effects="sync", traits="scheduled")
-def mbar_landed(o: Op) -> list[Type]:
+def mbar_landed(o: Op) -> None:
     """Wait until all copies into a ring have landed that were started before: `barrier` is its `full`, slot and parity
     the ticket that is filled next."""
-    return []
 
 
 @op("mbar_arrive", "barrier slot pred?", "per ctas", effects="sync", traits="scheduled")
-def mbar_arrive(o: Op) -> list[Type]:
+def mbar_arrive(o: Op) -> None:
     """One arrival on barrier[slot] `per` thread, warp or warpgroup of the role, after what it did before; with several
     `ctas` on that barrier of every CTA of the cluster."""
-    return []
 
 
 @op("mbar_expect", "barrier slot more?", "bytes", effects="sync", traits="scheduled")
-def mbar_expect(o: Op) -> list[Type]:
+def mbar_expect(o: Op) -> None:
     """Arrive on barrier[slot] and announce `bytes` (and `more`) of asynchronous copies for this phase."""
-    return []
 
 
 @op("tma_load", "buffer slot barrier desc offsets*", "slice? multicast? evict?",
     effects="read shared_write sync", traits="scheduled fills own_buffer tensor_map")
-def tma_load(o: Op) -> list[Type]:
+def tma_load(o: Op) -> None:
     """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot].
 
     slice: the dimension of which the buffer holds this CTA's part of the block only. multicast: the number of CTAs,
     each of which copies its part of the rows into that slot of all. evict: "evict_first" or "evict_last", of L2."""
-    return []
 
 
 @op("cluster_share", "limit", "strip ctas", traits="scheduled")
@@ -135,40 +126,35 @@ def cluster_share(o: Op) -> list[Type]:
 
 @op("row_copy", "buffer slot barrier base size", "strip? ctas? unaligned? evict? fill?",
     effects="read shared_write sync", traits="scheduled fills own_buffer")
-def row_copy(o: Op) -> list[Type]:
+def row_copy(o: Op) -> None:
     """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
     barrier[slot]; nothing for size 0. With `strip`, of a row that the CTAs divide in strips of so many elements: those
     of this one, `size` bytes in all. With `unaligned` base and size are those of any element, `size` is the whole
     row's, the first element comes to lie as far behind 16 bytes as in memory (every strip has 16 bytes more), what is
     beside the row in its first and last 16 bytes is `fill`, or zero, and the op announces its bytes and arrives."""
-    return []
 
 
 @op("row_put", "view base limit", effects="shared_read write sync", traits="scheduled generic own_buffer")
-def row_put(o: Op) -> list[Type]:
+def row_put(o: Op) -> None:
     """Store the first `limit` elements of an unaligned row (`row_view`), which threads have written, from base on; all
     threads of the role meet first. It may be under way until the kernel ends."""
-    return []
 
 
 @op("async_copy", "buffer slot ptr mask?", "vec cache? evict?", effects="read shared_write",
     traits="scheduled fills cp_async generic own_buffer")
-def async_copy(o: Op) -> list[Type]:
+def async_copy(o: Op) -> None:
     """Start copying the tile at ptr into buffer[slot], `vec` elements an access (4, 8 or 16 bytes), by all threads of
     the role (cp.async); where mask is false zeros are written. `async_arrive` tells when they have landed."""
-    return []
 
 
 @op("async_arrive", "barrier slot", effects="sync", traits="scheduled")
-def async_arrive(o: Op) -> list[Type]:
+def async_arrive(o: Op) -> None:
     """Every thread of the role arrives on barrier[slot] once its earlier `async_copy`s have landed."""
-    return []
 
 
 @op("async_wait", "", effects="sync", traits="scheduled")
-def async_wait(o: Op) -> list[Type]:
+def async_wait(o: Op) -> None:
     """Every thread of the role waits until its `async_copy`s have landed."""
-    return []
 
 
 @op("view", "buffer slot", traits="scheduled own_buffer")
@@ -227,59 +213,51 @@ def part(o: Op) -> list[Type]:
 
 
 @op("local_store", "view value limit?", effects="shared_write", traits="scheduled own_buffer readies")
-def local_store(o: Op) -> list[Type]:
+def local_store(o: Op) -> None:
     """Write a tile from registers into a slot (generic proxy); no 16 bytes that are behind element `limit` of a row."""
-    return []
 
 
 @op("launch_wait", effects="sync", traits="scheduled")
-def launch_wait(o: Op) -> list[Type]:
+def launch_wait(o: Op) -> None:
     """Wait until the kernel ahead in the stream has ended and what it wrote is visible (griddepcontrol.wait)."""
-    return []
 
 
 @op("fence_async", "", "space?", effects="sync", traits="scheduled readies")
-def fence_async(o: Op) -> list[Type]:
+def fence_async(o: Op) -> None:
     """Order this thread's accesses of shared (or, with space="global", global) memory before later ones of the
     async proxy (wgmma, TMA)."""
-    return []
 
 
 @op("role_sync", "", effects="sync", traits="scheduled barrier readies")
-def role_sync(o: Op) -> list[Type]:
+def role_sync(o: Op) -> None:
     """A barrier of all threads of the role (bar.sync 0 of the CTA, or the role's named barrier)."""
-    return []
 
 
 @op("order_begin", "", "groups", effects="sync", traits="scheduled")
-def order_begin(o: Op) -> list[Type]:
+def order_begin(o: Op) -> None:
     """The last of `groups` warpgroups of the role arrives for the first one; once, before all `order_wait`s."""
-    return []
 
 
 @op("order_end", "", "groups", effects="sync", traits="scheduled")
-def order_end(o: Op) -> list[Type]:
+def order_end(o: Op) -> None:
     """The first of `groups` warpgroups of the role waits for the last arrival of the last one; once, behind all
     `order_arrive`s."""
-    return []
 
 
 @op("order_wait", "", "groups", effects="sync", traits="scheduled")
-def order_wait(o: Op) -> list[Type]:
+def order_wait(o: Op) -> None:
     """A warpgroup of the role waits for the one before it (ping-pong). All of them wait equally often."""
-    return []
 
 
 @op("order_arrive", "", "groups", effects="sync", traits="scheduled")
-def order_arrive(o: Op) -> list[Type]:
+def order_arrive(o: Op) -> None:
     """A warpgroup of the role lets the next one go on."""
-    return []
 
 
 @op("tma_store", "desc value buffer offsets*", "size axis stripes slice? kind? now? role?",
     effects="write shared_write sync",
     traits="scheduled own_buffer pieces tensor_map")
-def tma_store(o: Op) -> list[Type]:
+def tma_store(o: Op) -> None:
     """Stage pieces of a tile, `size` elements along an axis each, through buffer's slots in turn and store each by TMA.
 
     With several `stripes` (of a matrix) each warpgroup does so for its own stripe of the other dimension, in its own
@@ -290,42 +268,37 @@ def tma_store(o: Op) -> list[Type]:
     role: another role is to do it (`split` puts `stage` and `tma_put` in its place).
     Before a slot is written again its earlier store has been read (`wait_group.read`), or `now`: before the threads
     go on; the kernel's end waits for all (`store_wait`)."""
-    return []
 
 
 @op("stage", "buffer value full empty stream parity", "size axis stripes", effects="shared_write sync",
     traits="scheduled pieces")
-def stage(o: Op) -> list[Type]:
+def stage(o: Op) -> None:
     """Write pieces of a tile, as `tma_store` has them, into buffer's slots in turn (generic proxy), for another role to
     store.
 
     Before that, wait until empty[slot] has completed the phase of the parity (of the other one, every second time
     around); after it, an arrival a warp on full[slot]. A stream has barriers of its own, and with several `stripes`
     slots of its own, for the stripe of one warpgroup."""
-    return []
 
 
 @op("tma_put", "desc buffer slot offsets*", "piece size axis stripes slice? kind?", effects="write shared_read sync",
     traits="scheduled tensor_map")
-def tma_put(o: Op) -> list[Type]:
+def tma_put(o: Op) -> None:
     """One thread starts the store of buffer[slot], the piece of a tile with that number, as a bulk group of its own.
 
     With several `stripes` it stores that of the role's group that it belongs to. `slice`, `kind`: see `tma_store`."""
-    return []
 
 
 @op("bulk_wait", "", "read?", effects="sync", traits="scheduled")
-def bulk_wait(o: Op) -> list[Type]:
+def bulk_wait(o: Op) -> None:
     """Wait until this thread's bulk groups have all been read from shared memory (`read`), else are complete."""
-    return []
 
 
 @op("store_wait", "", "read?", effects="sync", traits="scheduled")
-def store_wait(o: Op) -> list[Type]:
+def store_wait(o: Op) -> None:
     """Wait until all TMA stores of this role are complete: read from shared memory, and written.
 
     With `read` only the threads that stored wait, and only until shared memory has been read."""
-    return []
 
 
 @op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync",
@@ -338,12 +311,11 @@ def cluster_fold(o: Op) -> list[Type]:
 
 @op("cluster_barrier", "barrier parity", "release? acquire?", effects="sync",
     traits="scheduled barrier cluster_phase")
-def cluster_barrier(o: Op) -> list[Type]:
+def cluster_barrier(o: Op) -> None:
     """A barrier of all threads of the role, those of all CTAs of the cluster.
 
     With a scope as `release` what all of them did before is known to whom the first thread of a CTA tells it within
     that scope; with one as `acquire` all of them know it."""
-    return []
 
 
 @op("cluster_broadcast", "value buffer full parity", "acquire?", effects="sync",
@@ -405,17 +377,15 @@ def _pending(o: Op, v: Value) -> Pending:
 
 
 @op("elect", "pred?", effects="sync", traits="scheduled structural", regions="warps")
-def elect(o: Op) -> list[Type]:
+def elect(o: Op) -> None:
     """Run the region in one elected thread of the role's first warp."""
-    return []
 
 
 @op("roles", "", "names warps groups registers private_bytes?", effects="sync control", traits="scheduled structural",
     regions="warps")
-def roles(o: Op) -> list[Type]:
+def roles(o: Op) -> None:
     """One region per role, each run by its own warps, in order of warp index; ends the kernel's body.
 
     Roles that begin inside of a warpgroup have the registers of the role before.
     A role of several `groups` is run by each group of warps / groups warps for itself; a group's private buffers
     and scratch are `private_bytes` (set by the allocator) after those of the group before."""
-    return []

@@ -18,8 +18,8 @@ from tilejit.ir.types import Buffer, Desc, DType, Tile, elem_of, shape_of
 
 def nothing(*defines: OpDef) -> None:
     """Ops that order what is done in order anyway."""
-    def meaning(m: Any, o: Op, *_: Any) -> list[Any]:
-        return []
+    def meaning(m: Any, o: Op, *_: Any) -> None:
+        pass
 
     for define in defines:
         define.meaning(meaning)
@@ -45,7 +45,7 @@ same(scheduled.cluster_fold, last=4)
 
 # -- roles, barriers, tickets -----------------------------------------------------------------------------------------
 @scheduled.roles.meaning
-def _roles(m: Any, o: Op) -> list[Any]:
+def _roles(m: Any, o: Op) -> None:
     crew, bodies = Crew(), []
 
     def body(region: Any, role: Role) -> Callable[[], None]:
@@ -59,15 +59,13 @@ def _roles(m: Any, o: Op) -> list[Any]:
         crew.run(bodies)
     except Stuck as e:
         raise m.error(o, str(e)) from None
-    return []
 
 
 @scheduled.elect.meaning
-def _elect(m: Any, o: Op, pred: Any = True) -> list[Any]:
+def _elect(m: Any, o: Op, pred: Any = True) -> None:
     if pred:
         machine = replace(m, role=replace(m.role, elected=True))
         machine.whole(o.regions[0])
-    return []
 
 
 @scheduled.group_index.meaning
@@ -108,29 +106,25 @@ def _mbar_test(m: Any, o: Op, barriers: Barriers, slot: Any, parity: Any) -> np.
 
 
 @scheduled.mbar_wait.meaning
-def _mbar_wait(m: Any, o: Op, barriers: Barriers, slot: Any, parity: Any, pred: Any = True) -> list[Any]:
+def _mbar_wait(m: Any, o: Op, barriers: Barriers, slot: Any, parity: Any, pred: Any = True) -> None:
     if pred:
         m.wait(o, barriers, slot, parity)
-    return []
 
 
 @scheduled.mbar_arrive.meaning
-def _mbar_arrive(m: Any, o: Op, barriers: Barriers, slot: Any, pred: Any = True) -> list[Any]:
+def _mbar_arrive(m: Any, o: Op, barriers: Barriers, slot: Any, pred: Any = True) -> None:
     if pred:
         barriers.arrive(slot, m.role.arrivals(o.attrs["per"]) * o.attrs["ctas"])
-    return []
 
 
 @scheduled.mbar_expect.meaning
-def _mbar_expect(m: Any, o: Op, barriers: Barriers, slot: Any, more: Any = 0) -> list[Any]:
+def _mbar_expect(m: Any, o: Op, barriers: Barriers, slot: Any, more: Any = 0) -> None:
     barriers.arrive(slot, 1)
-    return []
 
 
 @scheduled.async_arrive.meaning
-def _async_arrive(m: Any, o: Op, barriers: Barriers, slot: Any) -> list[Any]:
+def _async_arrive(m: Any, o: Op, barriers: Barriers, slot: Any) -> None:
     barriers.arrive(slot, 32 * m.role.warps)
-    return []
 
 
 # -- buffers and copies -----------------------------------------------------------------------------------------------
@@ -192,11 +186,10 @@ def _block_copy(m: Any, o: Op, ring: Ring, slot: Any, base: Any, *dims: Any) -> 
 
 
 @scheduled.fill.meaning
-def _fill_next(m: Any, o: Op, *rings: Ring) -> list[Any]:
+def _fill_next(m: Any, o: Op, *rings: Ring) -> None:
     for ring, tile in zip(rings, m.region(o.regions[0], [])):
         ring.slots[0, ring.filled] = tile
         ring.filled += 1
-    return []
 
 
 @scheduled.await_.meaning
@@ -243,19 +236,17 @@ def _local_load(m: Any, o: Op, view: View, limit: Any = None) -> Any:
 
 
 @scheduled.local_store.meaning
-def _local_store(m: Any, o: Op, view: View, value: Any, limit: Any = None) -> list[Any]:
+def _local_store(m: Any, o: Op, view: View, value: Any, limit: Any = None) -> None:
     if view.part is not None:
         view.read()[:limit] = value[:limit]
     else:
         view.ring.slots[view.key] = value if view.order is None else np.transpose(value, np.argsort(view.order))
-    return []
 
 
 @scheduled.row_put.meaning
-def _row_put(m: Any, o: Op, view: View, base: Any, limit: Any) -> list[Any]:
+def _row_put(m: Any, o: Op, view: View, base: Any, limit: Any) -> None:
     values = _read(m, o, view)[:int(limit)]
     m.store(o, base + np.arange(len(values), dtype=np.int64) * values.itemsize, values)
-    return []
 
 
 @scheduled.part.meaning
@@ -289,7 +280,7 @@ def _tma_store(m: Any, o: Op, desc: Any, value: np.ndarray, ring: Ring, *offsets
 
 @scheduled.stage.meaning
 def _stage(m: Any, o: Op, ring: Ring, value: np.ndarray, full: Barriers, empty: Barriers, stream: Any,
-           parity: Any) -> list[Any]:
+           parity: Any) -> None:
     size, axis, stripes = (o.attrs[k] for k in ("size", "axis", "stripes"))
     slots = o.operands[0].buffer.slots // stripes
     for which in np.atleast_1d(stream):
@@ -299,7 +290,6 @@ def _stage(m: Any, o: Op, ring: Ring, value: np.ndarray, full: Barriers, empty: 
             m.wait(o, empty, index, int(parity) ^ (i // slots % 2))
             _fill(m, ring, index if stripes > 1 else i % slots, piece)
             full.arrive(index, m.role.warps // stripes)
-    return []
 
 
 @scheduled.tma_put.meaning
