@@ -197,8 +197,8 @@ def test_what_an_atomic_releases_is_written(monkeypatch, bm, options):
     """Both store warps are done before any consumer goes on; without that other programs read too early."""
     assert not relayed(bm, **options).kinds
 
-    def only_told(block, side, barriers, b):
-        write_stores(block, side, barriers, b)
+    def only_told(fn, block, puts, b):
+        write_stores(fn, block, puts, b)
         erase({op for op in walk(block) if op.name == "bulk_wait" and "read" not in op.attrs}, block)
 
     monkeypatch.setattr(split, "write_stores", only_told)
