@@ -1,12 +1,23 @@
 """Python operators on tensors for builtins that are written in the language itself."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilejit.ir.types import Scalar
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor
 from tilejit.language.tensor import KernelBuilder, tensor
+
+
+def _operator(symbol: str, swap: bool = False) -> Callable[[Term, Any], Term]:
+    """The method of a Python operator; `swap`: the term stands on its right."""
+    def compute(self: Term, other: Any) -> Term:
+        other = other.tensor if isinstance(other, Term) else other
+        left, right = (other, self.tensor) if swap else (self.tensor, other)
+        return self.new(sem.binary(self.b, symbol, left, right))
+
+    return compute
 
 
 class Term:
@@ -31,11 +42,6 @@ class Term:
     def const(self, value: float) -> Term:
         """A number in this term's type and shape."""
         return self.new(sem.splat_const(self.b, value, self.tensor.shape, self.elem))
-
-    def _binary(self, symbol: str, other: Any, swap: bool = False) -> Term:
-        other = other.tensor if isinstance(other, Term) else other
-        left, right = (other, self.tensor) if swap else (self.tensor, other)
-        return self.new(sem.binary(self.b, symbol, left, right))
 
     def op(self, name: str, *others: Any, **attrs: Any) -> Term:
         """The op `name` of this term and others; numbers take its type and shape."""
@@ -71,61 +77,12 @@ class Term:
     def __invert__(self) -> Term:
         return self.op("not")
 
-    def __add__(self, other: Any) -> Term:
-        return self._binary("+", other)
-
-    def __radd__(self, other: Any) -> Term:
-        return self._binary("+", other, True)
-
-    def __sub__(self, other: Any) -> Term:
-        return self._binary("-", other)
-
-    def __rsub__(self, other: Any) -> Term:
-        return self._binary("-", other, True)
-
-    def __mul__(self, other: Any) -> Term:
-        return self._binary("*", other)
-
-    def __rmul__(self, other: Any) -> Term:
-        return self._binary("*", other, True)
-
-    def __truediv__(self, other: Any) -> Term:
-        return self._binary("/", other)
-
-    def __rtruediv__(self, other: Any) -> Term:
-        return self._binary("/", other, True)
-
-    def __and__(self, other: Any) -> Term:
-        return self._binary("&", other)
-
-    def __or__(self, other: Any) -> Term:
-        return self._binary("|", other)
-
-    def __xor__(self, other: Any) -> Term:
-        return self._binary("^", other)
-
-    def __lshift__(self, other: Any) -> Term:
-        return self._binary("<<", other)
-
-    def __rshift__(self, other: Any) -> Term:
-        return self._binary(">>", other)
-
-    def __lt__(self, other: Any) -> Term:
-        return self._binary("<", other)
-
-    def __le__(self, other: Any) -> Term:
-        return self._binary("<=", other)
-
-    def __gt__(self, other: Any) -> Term:
-        return self._binary(">", other)
-
-    def __ge__(self, other: Any) -> Term:
-        return self._binary(">=", other)
-
-    def eq(self, other: Any) -> Term:
-        """Equality, element by element."""
-        return self._binary("==", other)
-
-    def ne(self, other: Any) -> Term:
-        """Inequality, element by element."""
-        return self._binary("!=", other)
+    __add__, __radd__ = _operator("+"), _operator("+", swap=True)
+    __sub__, __rsub__ = _operator("-"), _operator("-", swap=True)
+    __mul__, __rmul__ = _operator("*"), _operator("*", swap=True)
+    __truediv__, __rtruediv__ = _operator("/"), _operator("/", swap=True)
+    __and__, __or__, __xor__ = _operator("&"), _operator("|"), _operator("^")
+    __lshift__, __rshift__ = _operator("<<"), _operator(">>")
+    __lt__, __le__, __gt__, __ge__ = _operator("<"), _operator("<="), _operator(">"), _operator(">=")
+    #: equality, element by element
+    eq, ne = _operator("=="), _operator("!=")
