@@ -31,17 +31,19 @@ def padded_row(at, queries, sequences, BM: tl.constexpr):
 
 @tilejit.kernel
 def as_held(x, BM: tl.constexpr, D: tl.constexpr):
-    """A block of sums [BM, D] in the order in which the threads of two warpgroups that divide its columns hold it (PTX
-    ISA, wgmma.mma_async, fragment of D): each stores 16 contiguous bytes, its neighbour the next ones."""
+    """A block of sums [BM, D], 64 or 128 rows, in the order in which the threads of two warpgroups that divide its
+    columns, or rows, hold it (PTX ISA, wgmma.mma_async, fragment of D): each stores 16 contiguous bytes, its neighbour
+    the next ones."""
     WIDE: tl.constexpr = 32 if BM * D <= 32 * 256 else 64            # a block's rows are 256 at most
-    x = x.reshape([BM // 16, 2, 8, 2, D // 16, 4, 2]).permute(3, 4, 0, 2, 5, 1, 6)
+    x = x.reshape([BM // 64, 4, 2, 8, 128 // BM, D * BM // 1024, 4, 2]).permute(0, 4, 5, 1, 3, 6, 2, 7)
     return x.reshape([BM * D // WIDE, WIDE])
 
 
 @tilejit.kernel
 def by_rows(x, BM: tl.constexpr, D: tl.constexpr):
     """What `as_held` makes [BM * D], as [BM, D] again."""
-    return x.reshape([2, D // 16, BM // 16, 8, 4, 2, 2]).permute(2, 5, 3, 0, 1, 4, 6).reshape([BM, D])
+    x = x.reshape([BM // 64, 128 // BM, D * BM // 1024, 4, 8, 4, 2, 2]).permute(0, 3, 6, 4, 1, 2, 5, 7)
+    return x.reshape([BM, D])
 
 
 @tilejit.kernel
