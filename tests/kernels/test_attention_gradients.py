@@ -25,7 +25,7 @@ BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 @pytest.fixture(autouse=True)
 def both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries have a kernel of their own where that is asked for only."""
-    monkeypatch.setattr(backward, "apart", lambda case, extras, wide: case.deterministic)
+    monkeypatch.setattr(backward, "apart", lambda case, extras, wide, group: case.deterministic)
 
 
 def agree(sizes: tuple[int, ...], target: str = "evaluator", dtype: Any = BF16, of_lse: bool = False,
@@ -160,12 +160,23 @@ def test_options(name: str) -> None:
     agree((2, 70, 150, 2, 2, 64, 64), extras=Extras(**extras), deterministic=name in ("window", "sinks", "alibi"), **case)
 
 
-@pytest.mark.parametrize("wide, case, apart", [
-    (128, {}, False), (64, {"right": 0}, True), (64, {"left": 40}, False), (256, {"left": 40}, True),
-    (128, {"deterministic": True}, True)])
-def test_which_way_is_chosen(monkeypatch: pytest.MonkeyPatch, wide: int, case: dict, apart: bool) -> None:
+@pytest.mark.parametrize("wide, group, case, apart", [
+    (128, 1, {}, False), (64, 1, {"right": 0}, False), (64, 4, {"right": 0}, True), (64, 4, {"left": 40, "right": 0}, False),
+    (256, 1, {"left": 40}, True), (128, 1, {"deterministic": True}, True)])
+def test_which_way_is_chosen(monkeypatch: pytest.MonkeyPatch, wide: int, group: int, case: dict, apart: bool) -> None:
     monkeypatch.undo()
-    assert backward.apart(Case(1.0, **case), Extras(), wide) == apart
+    assert backward.apart(Case(1.0, **case), Extras(), wide, group) == apart
+
+
+@pytest.mark.parametrize("causal, group", [(False, 1), (False, 4), (True, 1)])
+def test_sums_that_begin_with_numbers_of_rows(causal: bool, group: int) -> None:
+    """Blocks of 128 queries and keys of narrow heads: no spills, each warpgroup stores its own rows, and nothing in the loop waits for what a trip sends out."""
+    k = key_kernel.compile(*shapes(64, 128, 128), "desc<fp32[1x1x128]>", "desc<fp32[256x32]>", *["desc<bf16[1x128x1x64]>"] * 2,
+                           "int32:16", "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)),
+                           GROUP=group, TAIL=causal, SPLIT=1, BM=128, BN=128, D=64, DV=64, ADDED=True, num_warps=8,
+                           num_stages=2)
+    assert k.resources.spill_stores == 0
+    assert "in 1 x 32768 bytes, every warpgroup its own rows" in k.report() and "separation: store_wait" not in k.report()
 
 
 def test_a_wide_window_has_a_loop_without_masks() -> None:

@@ -24,13 +24,13 @@ def _plain(case: Case, extras: Extras) -> bool:
     return not (case.low or case.changes or case.mask is not None or extras.slopes is not None or case.max_queries)
 
 
-def apart(case: Case, extras: Extras, wide: int) -> bool:
+def apart(case: Case, extras: Extras, wide: int, group: int) -> bool:
     """Whether queries have a kernel of their own, which computes scores once more.
 
-    It is faster for wide heads, whose sums leave no shared memory for a second block, and for narrow ones where little
-    is asked of a score (TFLOP/s on an H200, 4096 keys, apart and not; full and causal: d64 426 401, 368 355; d128 528
-    601; d256 378 290, 376 295)."""
-    return case.deterministic or wide > 128 or wide <= 64 and _plain(case, extras)
+    It is faster for wide heads, whose sums leave no shared memory for a second block (TFLOP/s on an H200, 4096 keys,
+    apart and not: d64 418 473, d128 528 601, d256 378 290). Narrow heads with masks that share keys have no registers
+    for blocks of 128 queries, and 64 are slower (causal: 368 355)."""
+    return case.deterministic or wide > 128 or wide <= 64 and case.high and group > 1 and _plain(case, extras)
 
 
 def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
@@ -40,13 +40,16 @@ def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
     H200, 4096 keys, d256, one and two, full and causal: 348 384, 352 367, with 64 keys for queries in both). There are
     no registers for that where more is computed of a score, or where masks are and a loop over so many heads is around
     it."""
-    return wide > 128 and apart(case, extras, wide) and _plain(case, extras) and not (case.high and group > 1)
+    return wide > 128 and apart(case, extras, wide, group) and _plain(case, extras) and not (case.high and group > 1)
 
 
 @lru_cache(maxsize=64)
-def tiles_of(wide: int, wide_v: int, case: Case, alone: bool) -> tuple[int, int, int]:
+def tiles_of(wide: int, wide_v: int, case: Case, alone: bool, added: bool) -> tuple[int, int, int]:
     """Queries and keys of a block, and warps: sums of keys and values are all of a thread's registers but 60 or so, and
-    half of that where more is computed of a score. alone: keys and values have a kernel each."""
+    half of that where more is computed of a score. alone: keys and values have a kernel each. added: products' sums
+    begin with rows' numbers, which so take no registers of narrow heads."""
+    if added:
+        return 128, 128, 8
     more = case.score is not None or case.dropout is not None or case.softcap is not None and case.deterministic
     return (64, 128, 8) if alone or max(wide, wide_v) <= (64 if more else 128) else (64, 64, 8)
 
@@ -71,16 +74,17 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     packed = infos[3] is not None
     wide, wide_v = (64 if x <= 64 else 128 if x <= 128 else 256 for x in (d, dv))
     most = max(wide, wide_v)
-    alone = divided(case, extras, most, heads // kv_heads)
-    bm, bn, warps = tiles_of(wide, wide_v, case, alone)
+    group = heads // kv_heads
+    alone, together = divided(case, extras, most, group), not apart(case, extras, most, group)
+    added = together and most <= 64 and _plain(case, extras) and not (case.high and group > 1)
+    bm, bn, warps = tiles_of(wide, wide_v, case, alone, added)
     opts = options(case, extras, infos)
     dq, dk, dv_out = (tilejit.empty_like(x, i.shape) for x, i in ((q, iq), (k, ik), (v, iv)))
     blocks, steps = tilejit.cdiv(queries, bm), tilejit.cdiv(keys, bn)
     rows = (iq.shape[0] // bm + batch) * bm if packed else batch * blocks * bm
     fp32, lines = tilejit.language.float32, max(rows, bm)
     stats = tilejit.empty_like(q, (heads, 2, lines), fp32)
-    sums = None if apart(case, extras, most) else \
-        tilejit.empty_like(q, (max(rows // bm, 1) * heads, bm * wide), fp32)
+    sums = tilejit.empty_like(q, (max(rows // bm, 1) * heads, bm * wide), fp32) if together else None
     parts = None if extras.sinks is None else tilejit.empty_like(q, (blocks * batch, heads), fp32)
     desc = [blocks_of(x, n, w).over(a) for x, n, w, a in (
         (iq, bm, wide, q), (ik, bn, wide, k), (iv, bn, wide_v, v), (ig, bm, wide_v, grad), (io, bm, wide_v, out))]
@@ -89,12 +93,13 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     if blocks and batch:
         row_kernel[(blocks, heads, batch)](
             desc[4], desc[3], lse, lse_grad, stats, sums, extras.sinks, parts, total, keys, heads, lines,
-            opts.sequences, BM=bm, DV=wide_v, D=wide, num_warps=4)
+            factor(case, extras), opts.sequences, BM=bm, DV=wide_v, D=wide, ADDED=added, num_warps=4)
     split = 1
     if case.low or case.mask is not None:
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bm else 0
     tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
-    settings = dict(GROUP=heads // kv_heads, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=warps,
+    settings = dict(GROUP=group, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=warps,
+                    num_stages=2 if added else None,       # more would share the sums' bytes
                     products_ahead=alone or None)          # it has the registers, by a few
     if steps and batch:
         line = 32 if bm * wide <= 32 * 256 else 64                   # as in `as_held`
@@ -105,7 +110,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
         for given in [(to[0], None), (None, to[1])] if alone else [to]:
             key_kernel[(steps, kv_heads, batch)](
                 *desc[:4], of_rows, in_sums, *given, total, keys, factor(case, extras), case.scale, heads, opts,
-                TAIL=tail, SPLIT=split, **settings)
+                TAIL=tail, SPLIT=split, ADDED=added, **settings)
     if sums is not None and blocks and batch:
         stride = tilejit.array_info(dq).strides
         sum_kernel[(blocks, heads, batch)](

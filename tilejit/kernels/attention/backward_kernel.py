@@ -48,10 +48,10 @@ def by_rows(x, BM: tl.constexpr, D: tl.constexpr):
 
 @tilejit.kernel
 def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_parts, queries, keys, heads, rows,
-               sequences, BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr):
+               factor, sequences, BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr, ADDED: tl.constexpr):
     """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and
-    behind a sequence); and sums of out * grad, less the gradient of lse. sums [rows / BM, heads, BM * D] is cleared, if
-    given.
+    behind a sequence); and sums of out * grad, less the gradient of lse. ADDED: what products' sums begin with instead,
+    logarithms over -factor, and the others' negatives. sums [rows / BM, heads, BM * D] is cleared, if given.
     sink_parts [programs, heads]: what the rows of a program say of the sinks' gradient."""
     batch, head = tl.program_id(2), tl.program_id(1)
     begin = tl.program_id(0) * BM
@@ -73,6 +73,8 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_part
         program = batch * tl.num_programs(0) + tl.program_id(0)
         tl.store(sink_parts + program * heads + head, -tl.sum(weight * delta, 0))
     to = padded_row(at, queries, sequences, BM) + index
+    if ADDED:
+        log, delta = log / -factor, -delta
     if sequences.queries is not None:
         inside = begin < at.queries + index * 0
         tl.store(stats + head * 2 * rows + to, log, inside)
@@ -97,7 +99,8 @@ def weights(scores, log, factor, query, key, keep, at, opts, MASKED: tl.constexp
     else:
         if MASKED:
             scores = tl.where(keep, scores, float("-inf"))
-        p = tl.exp2(scores * factor - log)
+        scores *= factor
+        p = tl.exp2(scores if log is None else scores - log)
     return p
 
 
@@ -129,34 +132,41 @@ def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
 
 @tilejit.kernel
 def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, low, factor, key, prefix, head, at, opts,
-                    BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, MASKED: tl.constexpr):
+                    ADDED: tl.constexpr, BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, MASKED: tl.constexpr):
     """Blocks of queries from `start` to `stop` for a block of keys, which add to dk and dv (or the one given).
-    Tiles are transposed: keys are rows."""
+    Tiles are transposed: keys are rows. ADDED: products' sums begin with stats, which so take no registers."""
     columns = tl.arange(0, BM)[None, :]
     for m in tl.range(start, stop, BM, split_masks=False):
         # Ahead of the products, under whose reads of shared memory it takes long, where warpgroups go in step anyway;
         # else that brings them into step (H200, d128: 585 -> 601 TFLOP/s, without sums 528 -> 421).
         if sums is not None:
             log = stats.load([head, 0, low + m]).reshape([1, BM])
+        less_log, less_delta = None, None
+        if ADDED:
+            less_log = log.broadcast_to([key.shape[0], BM])
+            less_delta = stats.load([head, 1, low + m]).reshape([1, BM]).broadcast_to([key.shape[0], BM])
         q = q_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, D])
-        scores = tl.dot(k, q.T)
+        scores = tl.dot(k, q.T, less_log)
         grad = grad_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, DV])
         if dk is not None:
-            weight_grad = tl.dot(v, grad.T)
+            weight_grad = tl.dot(v, grad.T, less_delta)
         if sums is None:
             log = stats.load([head, 0, low + m]).reshape([1, BM])
         keep = None
         if MASKED:
             keep = seen(m + columns, key, at, prefix, opts)
-        p = weights(scores, log, factor, m + columns, key, keep, at, opts, MASKED)
+        p = weights(scores, None if ADDED else log, factor, m + columns, key, keep, at, opts, MASKED)
         # The tensor cores multiply while scores' gradients are computed.
         if dv is not None:
             dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
         if dk is not None:
-            p = steep(p, scores, factor, opts.mods)
-            # Not earlier: a thread has registers for one such row only.
-            delta = stats.load([head, 1, low + m]).reshape([1, BM])
-            ds = score_gradient(p, weight_grad, delta, scores, factor, m + columns, key, at, opts).to(k.dtype)
+            if ADDED:
+                ds = (p * weight_grad).to(k.dtype)
+            else:
+                p = steep(p, scores, factor, opts.mods)
+                # Not earlier: a thread has registers for one such row only.
+                delta = stats.load([head, 1, low + m]).reshape([1, BM])
+                ds = score_gradient(p, weight_grad, delta, scores, factor, m + columns, key, at, opts).to(k.dtype)
             if sums is not None:
                 dq = tl.dot(ds.T, k)
             dk = tl.dot(ds, q, dk)                   # under which sums go out
@@ -180,7 +190,7 @@ def give_keys(desc, x, n, head, at, opts):
 @tilejit.kernel
 def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc, queries, keys, factor, scale, heads,
                opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-               D: tl.constexpr, DV: tl.constexpr):
+               D: tl.constexpr, DV: tl.constexpr, ADDED: tl.constexpr = False):
     """Gradients of BN keys and values of one head (dk_desc or dv_desc is None: of the others only); those of queries,
     without their scale, are added to `sums` if it is given (fp32, [rows / BM, heads] blocks as `as_held` makes them).
     stats: blocks [1, 1, BM] of what `row_kernel` makes. SPLIT: 0 every block is masked; 1 the last ones are not; 2
@@ -211,14 +221,14 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc,
         at = place(batch, head, heads, queries, keys, opts.sequences)
         if TAIL:
             dk, dv = queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, begin, whole if SPLIT else end, low,
-                                     factor, key, prefix, head, at, opts, BM, D, DV, True)
+                                     factor, key, prefix, head, at, opts, ADDED, BM, D, DV, True)
         if SPLIT:
             dk, dv = queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, whole if TAIL else begin,
-                                     part if SPLIT == 2 else end, low, factor, key, prefix, head, at, opts, BM, D, DV,
-                                     False)
+                                     part if SPLIT == 2 else end, low, factor, key, prefix, head, at, opts, ADDED, BM,
+                                     D, DV, False)
         if SPLIT == 2:
             dk, dv = queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, part, end, low, factor, key, prefix,
-                                     head, at, opts, BM, D, DV, True)
+                                     head, at, opts, ADDED, BM, D, DV, True)
     if dk_desc is not None:
         give_keys(dk_desc, dk * scale, n, kv_head, at, opts)
     if dv_desc is not None:
