@@ -4,8 +4,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 import tilejit
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Launch, Work, facts_of, given, infos_of, place
@@ -35,11 +33,9 @@ WIDE_WINDOW = 12
 #: one that has most: what a program's start and end cost is paid once, and the next block's keys are loaded while a
 #: result is stored. (On an H100 1 to 35% faster: `benchmarks/attention.py --forms`.)
 EQUAL = 0.9
-#: Three warpgroups take 192 queries at once where the program with the most work has no more than so much of what it
-#: would have of 128: they are that much faster than two.
-THREE = 1.13
-#: Blocks of all heads are sorted by their keys where on average so many programs walk the same head's keys.
-SHARED = 2
+#: Three warpgroups take 192 queries at once where rows that are not there are no more than so many of the others: they
+#: are that much faster than two.
+PADDED = 1.13
 #: Places of arrays in a call.
 _Q, _K, _V, _OUT, _LSE, _EXTRAS = range(6)
 
@@ -82,22 +78,22 @@ def _result(q: ArrayInfo) -> Any:
     return tilejit.language.bfloat16 if q.dtype.bytes == 1 else q.dtype
 
 
-def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool, several: bool,
-           most: int, heads: int, chip: int) -> tuple[int, int]:
+def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool,
+           most: int) -> tuple[int, int]:
     """Queries and keys (`most` at most) of a block: as many keys as leave registers for the sums and shared memory for
     two blocks of each operand, if they are not padded much. Where heads are narrow the softmax takes as long as the
-    products, and three warpgroups hide more of it than two; with a causal mask only those of programs that take several
-    blocks have the registers. plain: no more is asked of a score than a causal mask; several: programs may take some.
+    products, and three warpgroups hide more of it than two, if nothing is masked (with a causal mask, on an H200, at
+    4096 and 16384 keys 384, 440 where two have 449, 494; blocks of 8 heads, sorted and dealt out so that all programs
+    have as many: 421, 494 where two have 446, 495). plain: no more is asked of a score than a causal mask.
 
     Measured on an H100 (TFLOP/s, 16 heads, 16k tokens in all, several blocks a program; 512, 1024, 2048, 4096 keys):
     d64 192x128 397 430 484 491, 192x112 340 377 459 493, 128x128 377 427 447 456; causal 128x128 253 336 401 445,
     192x96 145 285 263 391; d128 128x128 561 647 693 716, 128x112 510 598 666 704, 192x64 491 563 642 651; on an H200
     d256, one block a program, 4096 keys: 128x80 788, 128x64 772."""
     size = q.dtype.bytes
-    if size > 1 and max(wide, wide_v) <= 64 < keys and plain and most >= 128:
-        (three, average, _), (two, *_) = (shares(queries, keys, bm, 128, causal, heads, chip) for bm in (192, 128))
-        if three <= THREE * two and (not causal or several and average >= EQUAL * three):
-            return 192, 128
+    if size > 1 and max(wide, wide_v) <= 64 < keys and plain and not causal and most >= 128 and \
+            _padded(queries, 192) <= PADDED * _padded(queries, 128):
+        return 192, 128
     return 64 if queries <= 64 else 128, keys_of_tile(size, queries, keys, wide, wide_v, causal, plain, most)
 
 
@@ -133,28 +129,12 @@ def _padded(n: int, block: int) -> int:
     return tilejit.cdiv(n, block) * block
 
 
-def shares(queries: int, keys: int, bm: int, bn: int, causal: bool, heads: int,
-           chip: int) -> tuple[float, float, bool]:
-    """Of `chip` programs that take several blocks of queries: the keys, times queries, of the one that has most, of
-    all on average, and whether blocks are sorted (`attention_kernel`). Blocks that are all alike go round in turn."""
-    blocks, step = tilejit.cdiv(queries, bm), bm * bn
+def _equal(blocks: int, heads: int, causal: bool, chip: int) -> bool:
+    """Whether programs that take several blocks (pairs of them with a causal mask, see `attention_kernel`) have shares
+    of the work that are equal enough. Blocks that are all alike come out as even if each has its own program."""
     if not causal:
-        work = step * tilejit.cdiv(keys, bn)
-        return work * tilejit.cdiv(blocks * heads, chip), work * blocks * heads / chip, False
-    ends = np.minimum(np.arange(1, blocks + 1) * bm, queries) + keys - queries
-    walked = np.ceil(np.clip(ends, 0, keys) / bn)[::-1]
-    pairs = tilejit.cdiv(blocks, 2)
-    paired = walked[:pairs] + np.where(np.arange(pairs) == blocks - 1 - np.arange(pairs), 0, walked[::-1][:pairs])
-    most, order = _most(np.tile(paired, heads), chip, False), False
-    if SHARED * heads <= chip and (dealt := _most(np.repeat(walked, heads), chip, True)) < most:
-        most, order = dealt, True
-    return step * most, step * float(walked.sum()) * heads / chip, order
-
-
-def _most(work: Any, programs: int, to_and_fro: bool) -> float:
-    """What the program has that has most, where they take this work in turn."""
-    rounds, at = np.divmod(np.arange(len(work)), programs)
-    return float(np.bincount(np.where(rounds % 2 & to_and_fro, programs - 1 - at, at), work).max())
+        return blocks * heads > chip
+    return blocks * heads / 2 >= EQUAL * _padded(tilejit.cdiv(blocks, 2) * heads, chip)
 
 
 @lru_cache(maxsize=1024)
@@ -173,10 +153,7 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     plain = not case.changes and case.mask is None and infos[1] is None
     # Random numbers take registers, and distances of keys some.
     most = 64 if case.dropout is not None else 112 if infos[1] is not None and max(wide, wide_v) > 64 else 256
-    alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)    # sequences
-    several = plain and not case.low and alike and not (case.dropout or tiles) and max(wide, wide_v) <= 128
-    bm, bn = case.block or tiles or _tiles(q, queries, keys, wide, wide_v, case.high, plain and not case.low, several,
-                                           most, heads * batch, chip)
+    bm, bn = case.block or tiles or _tiles(q, queries, keys, wide, wide_v, case.high, plain and not case.low, most)
     if not tiles:
         bn = min(bn, most)
     bn = keys_of_block(case, bn)
@@ -188,17 +165,17 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     if case.low or case.mask is not None:
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bn else 0
     blocks = tilejit.cdiv(queries, bm)
-    greatest, average, order = shares(queries, keys, bm, bn, case.high, heads * batch, chip)
     if persistent is None:
-        even = average >= EQUAL * greatest if case.high else bm > 128 or blocks * heads * batch > chip
-        persistent = several and even
+        alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)    # sequences
+        persistent = plain and split == 1 and alike and not (case.dropout or tiles) \
+            and max(wide, wide_v) <= 128 and (bm > 128 or _equal(blocks, heads * batch, case.high, chip))
     # Three warpgroups have the registers for scores of the next block beside the values of this one, but not for more
-    # (H200, d64, 4096 keys: 480 -> 528 TFLOP/s), nor, by one, where a program takes one block.
-    ahead = bm > 128 and (case.high or not ends) and not any(infos)
+    # (H200, d64, 4096 keys: 480 -> 528 TFLOP/s, with logarithms 472 -> 524), nor, by one, where a program has a block.
+    ahead = bm > 128 and not ends and not any(infos)
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
-        PERSISTENT=persistent, SORTED=persistent and order, TURNED=eight, BM=bm, BN=bn, D=wide, DV=wide_v,
-        num_warps=bm // 16, products_ahead=ahead or None)
+        PERSISTENT=persistent, TURNED=eight, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16,
+        products_ahead=ahead or None)
     grid = (min(chip, blocks * heads * batch),) if persistent else (blocks, heads, batch)
     work, values = Work(_EXTRAS + len(infos)), At(_V, blocks_of(v, bn, wide_v))
     if eight:

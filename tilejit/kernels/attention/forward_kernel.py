@@ -228,7 +228,7 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
 def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, heads, batches, opts,
                      GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                      PARTS: tl.constexpr, PERSISTENT: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
-                     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, SORTED: tl.constexpr = False):
+                     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
     """Descriptors of [batch, sequence, heads, d] with blocks [1, BM or BN, 1, D or DV]; GROUP query heads share one of
     keys and values. lse: None, or [parts, batch, heads, queries], of sequences one after another [heads, queries in
     all]. scale: of products, times log2(e) where nothing else changes scores. opts: `scores.Options`.
@@ -240,19 +240,8 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
 
     Programs (query blocks, heads, batches * PARTS), or fewer in one dimension that take one block after the other
     (PERSISTENT: the next one's keys are loaded while this one's result is stored). Blocks with the most keys come
-    first; SORTED: of all heads. TURNED: v_desc is of what `turn_kernel` makes, with blocks [1, 1, DV, BN]."""
-    if SORTED:
-        # To and fro, as cards are dealt: who had more keys in one round has fewer in the next.
-        one, programs, both = tl.program_id(0), tl.num_programs(0), heads * batches
-        blocks = tl.cdiv(queries, BM)
-        rounds, rest = blocks * both // programs, blocks * both % programs
-        for i in tl.range(0, rounds + (tl.where(rounds % 2 == 0, one, programs - 1 - one) < rest)):
-            tile = i * programs + tl.where(i % 2 == 0, one, programs - 1 - one)
-            head = tile % both
-            queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
-                              (blocks - 1 - tile // both) * BM, head % heads, head // heads, 0, heads, batches, opts,
-                              GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV)
-    elif PERSISTENT:
+    first. TURNED: v_desc is of what `turn_kernel` makes, with blocks [1, 1, DV, BN]."""
+    if PERSISTENT:
         blocks = tl.cdiv(queries, BM)
         if opts.band.right is None:
             for tile in tl.range(tl.program_id(0), blocks * heads * batches, tl.num_programs(0)):
