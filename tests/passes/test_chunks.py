@@ -109,6 +109,82 @@ def met(x, y, B: tl.constexpr):
     tl.store(y + at, v)
 
 
+@tilejit.kernel
+def prefixes(x, y, B: tl.constexpr, REVERSE: tl.constexpr):
+    at = tl.arange(0, B)
+    v = tl.load(x + at)
+    tl.store(y + at, tl.cumsum(v, 0, reverse=REVERSE) + tl.flip(v, 0))
+
+
+@tilejit.kernel
+def from_both_ends(x, y, B: tl.constexpr):
+    v = tl.load(x + tl.arange(0, B))
+    tl.store(y + tl.arange(0, B), tl.cumsum(v, 0) + tl.cumsum(v, 0, reverse=True))
+
+
+@tilejit.kernel
+def later(a, i, b, j):
+    take = (b > a) | ((b == a) & (j < i))
+    return tl.where(take, b, a), tl.where(take, j, i)
+
+
+@tilejit.kernel
+def running_places(x, y, B: tl.constexpr):
+    at = tl.arange(0, B)
+    best, where = tl.associative_scan((tl.flip(tl.load(x + at), 0), at), 0, later)
+    tl.store(y + at, best * 1024 + where)
+
+
+@tilejit.kernel
+def counted(x, y, B: tl.constexpr):
+    v = tl.load(x + tl.arange(0, B)).to(tl.int32)
+    tl.store(y + tl.arange(0, 16), tl.histogram(v, 16).to(tl.float32))
+
+
+@tilejit.kernel
+def joined(x, y, B: tl.constexpr):
+    v = tl.load(x + tl.arange(0, B))
+    tl.store(y + tl.arange(0, 2 * B), tl.reshape(tl.join(v, -v), (2 * B,)))
+
+
+@tilejit.kernel
+def added(x, y, B: tl.constexpr):
+    tl.atomic_add(y + tl.arange(0, B), tl.load(x + tl.arange(0, B)) + 1)
+
+
+@tilejit.kernel
+def both_sides(x, y, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    v = tl.load(x + at)
+    tl.store(y + at, tl.trans(v) + v)
+
+
+@tilejit.kernel
+def summed_by_loops(x, y, B: tl.constexpr):
+    at, acc = tl.arange(0, B), tl.zeros((B,), tl.float32)
+    for t in range(2):
+        for k in range(3):
+            acc = acc * 0.5 + tl.load(x + t * B + at) * k
+    tl.store(y + at, acc)
+
+
+@tilejit.kernel
+def product(x, y, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TRIPS: tl.constexpr):
+    rows, cols, k = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :], tl.arange(0, K)
+    acc = tl.zeros((M, N), tl.float32)
+    for t in range(TRIPS):
+        a = tl.load(x + rows * K * TRIPS + t * K + k[None, :])
+        acc = tl.dot(a, tl.load(x + (t * K + k)[:, None] * N + cols), acc)
+    acc = acc - tl.max(acc, 1)[:, None]
+    tl.store(y + rows * N + cols, acc)
+
+
+@tilejit.kernel
+def blocks(x, y, M: tl.constexpr, N: tl.constexpr):
+    source = tl.make_tensor_descriptor(x, [M, N], [N, 1], [M, N])
+    tl.make_tensor_descriptor(y, [M, N], [N, 1], [M, N]).store([0, 0], source.load([0, 0]) * 2)
+
+
 def results(kernel, *args):
     """What a kernel makes of x and y in the evaluator and the emulator, and the report."""
     found = []
@@ -127,6 +203,8 @@ def results(kernel, *args):
     (normed, (32, 32, 1), 8), (normed, (32, 32, 0), 8), (normed, (2, 512, 1), 2), (normed, (2, 512, 0), 8),
     (lines, (32, 32, 1), 8), (lines, (32, 32, 0), 8), (transposed, (32,), 8), (places, (32, 32), 0),
     (summed_too, (32, 32), 0),
+    (prefixes, (1024, False), 8), (prefixes, (1024, True), 8), (from_both_ends, (1024,), 0), (running_places, (1024,), 8),
+    (joined, (512,), 8), (added, (1024,), 8), (both_sides, (32,), 8), (summed_by_loops, (1024,), 8),
     (two_results, (1024,), 0), (shifted, (1024,), 0), (whole, (1024,), 0), (met, (1024,), 0)],
     ids=lambda x: getattr(x, "name", str(x)))
 def test_chunks_compute_the_same(monkeypatch, kernel, args, count):
@@ -141,6 +219,36 @@ def test_chunks_compute_the_same(monkeypatch, kernel, args, count):
     assert (f"through a loop of {count} chunks" in compiled.report()) == bool(count), compiled.report()
     if not count:
         assert "as every element of a thread has its own: " in compiled.report()
+
+
+@pytest.mark.parametrize(("kernel", "args", "count"), [(counted, (1024,), 8), (product, (64, 64, 16, 1), 4),
+                                                       (product, (64, 64, 8, 2), 4)], ids=lambda x: getattr(x, "name", str(x)))
+def test_what_adds_up_goes_through_chunks(monkeypatch, kernel, args, count):
+    before, _ = results(kernel, *args)
+    for name, value in {"REGISTERS": 16, "ELEMENTS": 4, "MOST_SUMS": 8, "SUMS": 32}.items():
+        monkeypatch.setattr(chunks, name, value)
+    monkeypatch.setenv("TILEJIT_CACHE", "0")
+    after, compiled = results(tilejit.kernel(kernel.fn), *args)
+    for was, now in zip(before, after):
+        np.testing.assert_array_equal(was, now)
+    assert f"through a loop of {count} chunks" in compiled.report()
+
+
+@pytest.mark.parametrize(("kernel", "args", "dtype"), [
+    (product, (256, 256, 256, 1), "fp32"), (product, (256, 256, 64, 2), "fp16"), (blocks, (256, 256), "fp32"),
+    (prefixes, (65536, True), "fp32")], ids=lambda x: getattr(x, "name", str(x)))
+def test_what_no_registers_and_no_shared_memory_hold(kernel, args, dtype):
+    """256 x 256 fp32: products of them, sums in loops, blocks of descriptors were errors, or spilled tens of KB."""
+    x, found = RNG.integers(-8, 8, 65536).astype("e" if dtype == "fp16" else "f"), []
+    for target in ("evaluator", "emulator"):
+        y = np.zeros(65536, np.float32)
+        with tilejit.knobs(target=target):
+            kernel[(1,)](x, y, *args)
+        found.append(y)
+    np.testing.assert_array_equal(*found)
+    made = kernel.compile(f"*{dtype}:16", "*fp32:16", *args)
+    assert made.ptx.count(";") < 3000 and "chunks" in made.report()
+    assert made.resources is None or not made.resources.spill_stores
 
 
 def test_large_tiles_do_not_explode():

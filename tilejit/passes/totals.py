@@ -16,7 +16,8 @@ from tilejit.ir import Block, Builder, Function, Op, Value, beside, total_warps,
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import DType, Tile, int32
 from tilejit.passes.axis import analyse
-from tilejit.passes.chunks import ELEMENTS, REGISTERS, Group, loaded, loads_of
+from tilejit.passes.chunks import ELEMENTS, REGISTERS, loaded, loads_of
+from tilejit.passes.parts import Group
 from tilejit.passes.rules import const_of
 
 #: What adds to a tile -> the operand that is the tile (None: either), and the reduction that it is summed by.
@@ -80,22 +81,23 @@ class _Totals(Group):
         body, where = self.block, self.adds[0].place  # type: ignore[union-attr]
         if self.count < 2 or not self.alike or any("write" in op.define.effects for op in walk(body)):
             return False
-        if any(self.need(v, 0) for op in self.adds for v in op.operands if v not in self.carried):  # type: ignore[union-attr]
+        if any(self.need(v, (0, 0)) for op in self.adds for v in op.operands if v not in self.carried):  # type: ignore[union-attr]
             return False
         table = uses(self.fn.body)
         inside = {*self.members, *self.adds}
-        if any(op.define.effects and user not in inside for op in self.members for user, _ in table[op.result]):
+        if any(op.define.effects and user not in inside for op in self.members if isinstance(op, Op)
+               for v in op.results for user, _ in table[v]):
             return False
         small = [Tile((a.tile.shape[0] // self.count,), a.tile.elem) for a in self.carried]
         region = Block([int32, *small], ["chunk", *(a.name for a in self.carried)])
         inner = Builder(region)
         parts = self.parts(region.args[0], inner)
-        parts.update(((v, 0), part) for v, part in zip(self.carried, region.args[1:]))
+        parts.update(((v, (0, 0)), part) for v, part in zip(self.carried, region.args[1:]))
         ends = []
         for op in self.adds:
             assert isinstance(op, Op)
             inner.loc = op.loc
-            ends.append(inner.op(op.name, *(parts.get((v, 0), v) for v in op.operands), **op.attrs).result)
+            ends.append(inner.op(op.name, *(parts.get((v, (0, 0)), v) for v in op.operands), **op.attrs).result)
         inner.op("yield", *ends)
         self.retype(small)
         b = Builder(body, max(body.ops.index(op) for op in self.adds) + 1, self.adds[0].loc)  # type: ignore
