@@ -4,9 +4,8 @@ A row's `syntax` is the manual's syntax line: `<slot:a|b>` is a required modifie
 one, each written with a leading dot in PTX, in this order. `operands` lists the operands by kind:
 `d` destination, `a` source (register, immediate or list), `p` predicate destination, `q` predicate source,
 `m` address, `t` tensor address, `l` label, `i` immediate; a trailing `?` makes the kind optional.
-Flags: `aligned` (the whole warp must execute it together), `blocking` (may wait), `asynchronous`
-(completes later), and the `proxy` through which it touches memory. Source: PTX ISA 8.x, chapter
-"Instruction Set"; `min_sm` is its target note.
+Flags: `aligned` (the whole warp must execute it together), `blocking` (may wait), `asynchronous` (completes
+later). Source: PTX ISA 8.x, chapter "Instruction Set"; `min_sm` is its target note.
 """
 from __future__ import annotations
 
@@ -45,7 +44,6 @@ class Form:
     aligned: bool = False
     blocking: bool = False
     asynchronous: bool = False
-    proxy: str = ""
     min_sm: int = 70
 
     @cached_property
@@ -134,25 +132,23 @@ FORMS: tuple[Form, ...] = (
     # -- memory
     Form(f"ld[sem:weak|volatile|relaxed|acquire][scope:{_SCOPE}][space:{_SPACES}][cache:{_CACHE}]"
          f"[evict:{_EVICT}][l2evict:L2::evict_last|L2::evict_normal|L2::evict_first][hint:L2::cache_hint]"
-         f"[prefetch:{_PREFETCH}][vec:v2|v4|v8]<type:{_ALL}|b128>", "dma?", proxy="generic"),
+         f"[prefetch:{_PREFETCH}][vec:v2|v4|v8]<type:{_ALL}|b128>", "dma?"),
     Form(f"ld.global[cache:{_CACHE}].nc[evict:{_EVICT}][l2evict:L2::evict_last|L2::evict_first]"
-         f"[hint:L2::cache_hint][prefetch:{_PREFETCH}][vec:v2|v4|v8]<type:{_ALL}|b128>", "dma?", proxy="generic"),
+         f"[hint:L2::cache_hint][prefetch:{_PREFETCH}][vec:v2|v4|v8]<type:{_ALL}|b128>", "dma?"),
     Form(f"st[sem:weak|volatile|relaxed|release][scope:{_SCOPE}][space:{_SPACES}][cache:{_CACHE}]"
-         f"[evict:{_EVICT}][hint:L2::cache_hint][vec:v2|v4|v8]<type:{_ALL}|b128>", "maa?", proxy="generic"),
+         f"[evict:{_EVICT}][hint:L2::cache_hint][vec:v2|v4|v8]<type:{_ALL}|b128>", "maa?"),
     Form(f"atom[sem:{_SEM}][scope:{_SCOPE}][space:global|{_SHARED}]<op:exch|{_REDUCE}>[noftz:noftz]"
-         f"[hint:L2::cache_hint][vec:v2|v4|v8]<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2|b128>", "dmaa?",
-         proxy="generic"),
+         f"[hint:L2::cache_hint][vec:v2|v4|v8]<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2|b128>", "dmaa?"),
     Form(f"atom[sem:{_SEM}][scope:{_SCOPE}][space:global|{_SHARED}].cas[hint:L2::cache_hint]"
-         "<type:b16|b32|b64|u32|u64|s32|s64|b128>", "dmaaa?", proxy="generic"),
+         "<type:b16|b32|b64|u32|u64|s32|s64|b128>", "dmaaa?"),
     # ptxas takes the three in these orders as well
     *(Form(f"atom[space:global|{_SHARED}]{order}<op:exch|{_REDUCE}>[noftz:noftz]"
-           "<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2|b128>", "dma", proxy="generic")
+           "<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2|b128>", "dma")
       for order in _ORDERS),
-    *(Form(f"atom[space:global|{_SHARED}]{order}.cas<type:b16|b32|b64|u32|u64|s32|s64|b128>", "dmaa", proxy="generic")
+    *(Form(f"atom[space:global|{_SHARED}]{order}.cas<type:b16|b32|b64|u32|u64|s32|s64|b128>", "dmaa")
       for order in _ORDERS),
     Form(f"red[sem:relaxed|release][scope:{_SCOPE}][space:global|{_SHARED}]<op:{_REDUCE}>[noftz:noftz]"
-         "[hint:L2::cache_hint][vec:v2|v4|v8]<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2>", "maa?",
-         proxy="generic"),
+         "[hint:L2::cache_hint][vec:v2|v4|v8]<type:b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2>", "maa?"),
     Form("prefetch[space:global|local]<level:L1|L2>", "m"),
     Form("prefetch.global<level:L2::evict_last|L2::evict_normal>", "m"),
     Form("prefetchu.L1", "m"),
@@ -161,43 +157,36 @@ FORMS: tuple[Form, ...] = (
     Form("applypriority[space:global].L2::evict_normal", "mi", min_sm=80),
     Form("createpolicy.fractional<first:L2::evict_first|L2::evict_last|L2::evict_normal|L2::evict_unchanged>"
          "[second:L2::evict_first|L2::evict_unchanged].b64", "da?", min_sm=80),
-    Form("ldmatrix.sync.aligned.m8n8<num:x1|x2|x4>[trans:trans][space:shared|shared::cta].b16", "dm", aligned=True,
-         proxy="generic", min_sm=75),
-    Form("stmatrix.sync.aligned.m8n8<num:x1|x2|x4>[trans:trans][space:shared|shared::cta].b16", "ma", aligned=True,
-         proxy="generic", min_sm=90),
+    Form("ldmatrix.sync.aligned.m8n8<num:x1|x2|x4>[trans:trans][space:shared|shared::cta].b16", "dm", aligned=True, min_sm=75),
+    Form("stmatrix.sync.aligned.m8n8<num:x1|x2|x4>[trans:trans][space:shared|shared::cta].b16", "ma", aligned=True, min_sm=90),
     Form("mapa[space:shared::cluster]<type:u32|u64>", "daa", min_sm=90),
     Form("getctarank[space:shared::cluster]<type:u32|u64>", "da", min_sm=90),
     Form("st.async[sem:weak][space:shared::cluster]." + _BULK + "[vec:v2|v4]<type:b32|b64|u32|u64|s32|s64|f32|f64>",
-         "mam", asynchronous=True, proxy="async", min_sm=90),
+         "mam", asynchronous=True, min_sm=90),
     Form("red.async[sem:relaxed][scope:cluster][space:shared::cluster]." + _BULK +
-         "<op:add|min|max|inc|dec|and|or|xor><type:u32|s32|u64|b32>", "mam", asynchronous=True, proxy="async",
-         min_sm=90),
+         "<op:add|min|max|inc|dec|and|or|xor><type:u32|s32|u64|b32>", "mam", asynchronous=True, min_sm=90),
     # -- asynchronous copies
     Form(f"cp.async<cache:ca|cg><dst:shared|shared::cta>.global[hint:L2::cache_hint][prefetch:{_PREFETCH}]",
-         "mmia?a?", asynchronous=True, proxy="generic", min_sm=80),
+         "mmia?a?", asynchronous=True, min_sm=80),
     Form("cp.async.commit_group", "", min_sm=80),
     Form("cp.async.wait_group", "i", blocking=True, min_sm=80),
     Form("cp.async.wait_all", "", blocking=True, min_sm=80),
     Form("cp.async.mbarrier.arrive[noinc:noinc][space:shared|shared::cta].b64", "m", asynchronous=True, min_sm=80),
     Form("cp.async.bulk<dst:shared::cluster|shared::cta>.global." + _BULK +
-         "[multicast:multicast::cluster][hint:L2::cache_hint]", "mmama?a?", asynchronous=True, proxy="async",
-         min_sm=90),
-    Form("cp.async.bulk.shared::cluster.shared::cta." + _BULK, "mmam", asynchronous=True, proxy="async", min_sm=90),
-    Form("cp.async.bulk.global.shared::cta.bulk_group[hint:L2::cache_hint]", "mmaa?", asynchronous=True,
-         proxy="async", min_sm=90),
+         "[multicast:multicast::cluster][hint:L2::cache_hint]", "mmama?a?", asynchronous=True, min_sm=90),
+    Form("cp.async.bulk.shared::cluster.shared::cta." + _BULK, "mmam", asynchronous=True, min_sm=90),
+    Form("cp.async.bulk.global.shared::cta.bulk_group[hint:L2::cache_hint]", "mmaa?", asynchronous=True, min_sm=90),
     Form("cp.reduce.async.bulk.global.shared::cta.bulk_group[hint:L2::cache_hint]"
-         f"<op:{_REDUCE}>[noftz:noftz]<type:f16|bf16|b32|u32|s32|b64|u64|s64|f32|f64>", "mmaa?", asynchronous=True,
-         proxy="async", min_sm=90),
+         f"<op:{_REDUCE}>[noftz:noftz]<type:f16|bf16|b32|u32|s32|b64|u64|s64|f32|f64>", "mmaa?", asynchronous=True, min_sm=90),
     Form("cp.reduce.async.bulk.shared::cluster.shared::cta." + _BULK +
-         f"<op:{_REDUCE}><type:b32|u32|s32|b64|u64|s64>", "mmam", asynchronous=True, proxy="async", min_sm=90),
+         f"<op:{_REDUCE}><type:b32|u32|s32|b64|u64|s64>", "mmam", asynchronous=True, min_sm=90),
     Form("cp.async.bulk.prefetch.L2.global[hint:L2::cache_hint]", "maa?", min_sm=90),
     Form("cp.async.bulk.tensor<dim:1d|2d|3d|4d|5d><dst:shared::cluster|shared::cta>.global[mode:tile]." + _BULK +
-         "[multicast:multicast::cluster][hint:L2::cache_hint]", "mtma?a?", asynchronous=True, proxy="async", min_sm=90),
+         "[multicast:multicast::cluster][hint:L2::cache_hint]", "mtma?a?", asynchronous=True, min_sm=90),
     Form("cp.async.bulk.tensor<dim:1d|2d|3d|4d|5d>.global.shared::cta[mode:tile].bulk_group[hint:L2::cache_hint]",
-         "tma?", asynchronous=True, proxy="async", min_sm=90),
+         "tma?", asynchronous=True, min_sm=90),
     Form("cp.reduce.async.bulk.tensor<dim:1d|2d|3d|4d|5d>.global.shared::cta"
-         f"<op:{_REDUCE}>[mode:tile].bulk_group[hint:L2::cache_hint]", "tma?", asynchronous=True, proxy="async",
-         min_sm=90),
+         f"<op:{_REDUCE}>[mode:tile].bulk_group[hint:L2::cache_hint]", "tma?", asynchronous=True, min_sm=90),
     Form("cp.async.bulk.prefetch.tensor<dim:1d|2d|3d|4d|5d>.L2.global[mode:tile][hint:L2::cache_hint]", "ta?",
          min_sm=90),
     Form("cp.async.bulk.commit_group", "", min_sm=90),
@@ -258,9 +247,9 @@ FORMS: tuple[Form, ...] = (
     Form("wgmma.commit_group.sync.aligned", "", aligned=True, min_sm=90),
     Form("wgmma.wait_group.sync.aligned", "i", aligned=True, blocking=True, min_sm=90),
     Form("wgmma.mma_async.sync.aligned<shape:m64n\\d+k\\d+><dtype:f32|f16><atype:f16|bf16|tf32|e4m3|e5m2>"
-         "<btype:f16|bf16|tf32|e4m3|e5m2>", "daaqiii?i?", aligned=True, asynchronous=True, proxy="async", min_sm=90),
+         "<btype:f16|bf16|tf32|e4m3|e5m2>", "daaqiii?i?", aligned=True, asynchronous=True, min_sm=90),
     Form("wgmma.mma_async.sync.aligned<shape:m64n\\d+k\\d+><dtype:s32><atype:s8|u8><btype:s8|u8>[satf:satfinite]",
-         "daaq", aligned=True, asynchronous=True, proxy="async", min_sm=90),
+         "daaq", aligned=True, asynchronous=True, min_sm=90),
     Form("mma.sync.aligned<shape:m16n8k8|m16n8k16|m16n8k32|m16n8k4|m8n8k4><alayout:row><blayout:col>[satf:satfinite]"
          "<dtype:f32|f16|s32|f64><atype:f16|bf16|tf32|e4m3|e5m2|s8|u8|f64><btype:f16|bf16|tf32|e4m3|e5m2|s8|u8|f64>"
          "<ctype:f32|f16|s32|f64>", "daaa", aligned=True, min_sm=80),

@@ -70,7 +70,6 @@ def _as_one_of(b: KernelBuilder, name: str, args: tuple, legal: tuple[DType, ...
 
 
 _FLOATS = {fp32: "f32", fp64: "f64"}
-_INTS = {int32: "s32", uint32: "u32", int64: "s64", uint64: "u64"}
 _ROUNDINGS = ("rn", "rz", "rd", "ru")
 _PTX = {"rn": "rn", "rz": "rz", "rd": "rm", "ru": "rp"}
 
