@@ -181,7 +181,7 @@ class KernelSource:
             if op.argval == "range":
                 loads = []
             elif op.opname.startswith(("LOAD_FAST", "LOAD_CONST", "LOAD_SMALL_INT")):
-                loads += op.argval if isinstance(op.argval, tuple) else [op.argval]
+                loads += op.argval if op.opname.count("LOAD_FAST") > 1 else [op.argval]
             elif op.opname.startswith(("PRECALL", "CALL")):
                 found += [tuple(loads[1:])] if len(loads) == 3 and loads[0] == 0 else []
                 loads = []
