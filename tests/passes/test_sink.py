@@ -77,3 +77,24 @@ def test_the_same_results(target):
     total, there = x[0] + x[1] + x[2], np.arange(512) < 27
     assert np.array_equal(y[::2], np.where(there, total, 0))
     assert np.array_equal(z, np.where(there, ((total * x[0]) * x[1]) * x[2], 0))
+
+
+MASKED = "#a = <16x16 register=[[0,1],[8,0],[0,8]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[]>\n" \
+    "#m = <16x1 register=[[8,0]] lane=[[0,0],[0,0],[1,0],[2,0],[4,0]] warp=[]>\n"
+
+
+@pytest.mark.parametrize("mask, sinks", [
+    ("cmp %wide, %seven {pred=\"lt\"} : int1[16x16, #a]", True),            # of two registers, eight predicates
+    ("cmp %sums, %zero {pred=\"lt\"} : int1[16x16, #a]", False)])            # of eight
+def test_masks_behind_products(mask, sinks):
+    text = MASKED + "kernel @k(%a: ptr<fp32>, %n: int32) {num_warps=1} {\n  " + "\n  ".join([
+        "%x = const {value=1.0, type=bf16[16x16]} : bf16[16x16, #a]", "%acc = const {value=0.0, type=fp32[16x16]} : fp32[16x16, #a]",
+        "%zero = const {value=0.0, type=fp32[16x16]} : fp32[16x16, #a]",
+        "%seven = const {value=7, type=int32[16x16]} : int32[16x16, #a]", "%one = splat %n {shape=(16, 1)} : int32[16x1, #m]",
+        "%wide = broadcast %one {shape=(16, 16)} : int32[16x16, #a]", "%sums = add %acc, %acc : fp32[16x16, #a]", f"%m = {mask}",
+        "%s = dot %x, %x, %acc {precision=\"ieee\"} : fp32[16x16, #a]", "%t = add %s, %s : fp32[16x16, #a]",
+        "%u = select %m, %t, %zero : fp32[16x16, #a]", "%p = splat %a {shape=(16, 16)} : ptr<fp32>[16x16, #a]",
+        'store %p, %u {cache="", evict="", vec=1}', "return"]) + "\n}\n"
+    names = [op.name for op in sink(parse_function(text)).body.ops]
+    assert (names.index("cmp") == names.index("select") - 1) == sinks
+    assert (names.index("cmp") < names.index("dot")) == (not sinks)

@@ -1,4 +1,4 @@
-"""Values that only what follows a loop needs are computed behind it, not kept in registers through it.
+"""Values that only what follows a loop, or a product, needs are computed behind it, not kept in registers through it.
 
     %at = add %row, %cols                             for ... {..}
     for ... {..}                            ->        %at = add %row, %cols
@@ -6,21 +6,49 @@
 
 Ranges, splats and arithmetic on them (ops that are `cheap`) are copied to the first op behind the loop that needs them,
 if what the copies need takes fewer registers than they do; what nothing before the loop needs either is gone there.
+Masks that only what follows a product needs go behind it, to where they are needed, on the same condition: there are
+few predicates, and what they are kept in meanwhile is registers.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-from tilejit.ir import Block, Function, Op, Value, clone_op, reached, read, whole
+from tilejit.ir import Block, Function, Op, Value, clone_op, listed, reached, read, uses, whole
 from tilejit.ir.dead import drop_dead
-from tilejit.ir.registers import size
+from tilejit.ir.registers import root, size
+from tilejit.ir.types import Tile, elem_of
 
 
 def sink(fn: Function) -> Function:
-    """Compute cheap values behind the loops that they are not used in, in place; returns the function."""
+    """Compute cheap values behind the loops that they are not used in, and masks behind products, in place; returns the
+    function."""
     if _block(fn.body):
         drop_dead(fn)
+    blocks = dict.fromkeys(op.parent for op in listed(fn.body) if op.name == "dot")
+    table = uses(fn.body) if blocks else {}
+    for block in blocks:
+        assert block is not None
+        _masks(block, table)
     return fn
+
+
+def _masks(block: Block, table: Mapping[Value, Sequence[tuple[Op, int]]]) -> None:
+    """Move masks of one block, the last one first."""
+    for op in reversed([*block.ops]):
+        if not op.define.pure or op.regions or len(op.results) != 1 or not isinstance(op.result.type, Tile) or \
+                elem_of(op.result.type).bits != 1:
+            continue
+        users = [user for user, _ in table.get(op.result, ())]
+        ops, at = block.ops, block.ops.index(op)
+        if not users or any(user.parent is not block for user in users):
+            continue
+        first = min(map(ops.index, users))
+        needs = {r for v in op.operands for r in root(v)}
+        layout = op.result.type.layout
+        if any(x.name == "dot" for x in ops[at:first]) and layout and sum(map(size, needs)) < layout.num_registers:
+            ops.insert(first - 1, ops.pop(at))
+
+
 
 
 def _block(block: Block) -> bool:
