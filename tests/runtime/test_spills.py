@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,22 @@ def test_the_fewest_spills_are_kept(monkeypatch, spilled, asks, kept):
     assert (ptx == PTX) == (record is None) == (kept is None) and resources.spill_stores == spilled[kept]
     if record is not None:
         assert f".maxntid 128, 1, 1\n.minnctapersm {kept}\n" in ptx and record.numbers["programs"] == kept
+
+
+@pytest.mark.parametrize("threads, registers, shared, spilled, kept", [
+    (256, 168, 0, 0, 2), (256, 168, 0, 24, 2), (256, 168, 0, 40, None), (256, 200, 0, 0, None), (256, 128, 0, 0, None),
+    (256, 168, 120000, 0, None), (128, 104, 0, 0, 5), (128, 104, 0, 8, None), (128, 112, 0, 0, None)])
+def test_one_program_more(monkeypatch, threads, registers, shared, spilled, kept):
+    """256 threads of more than 128 registers leave no room for others, of 128 of 104 registers four have room."""
+    def assemble(ptx, target, meanwhile=lambda: None):
+        return (b"more", Resources(64, spilled)) if ".minnctapersm" in ptx else (b"", Resources(registers, 0))
+
+    monkeypatch.setattr(ptxas, "assemble", assemble)
+    meta = replace(META, num_threads=threads, shared_bytes=shared)
+    ptx, cubin, resources, record = spills.assembled(PTX, meta, lambda: None)
+    assert (cubin, record is not None) == (b"more" if kept else b"", kept is not None)
+    assert ("minnctapersm" in ptx) == (kept is not None) and (kept is None or f".minnctapersm {kept}\n" in ptx)
+    assert resources.registers == (64 if kept else registers)
 
 
 @pytest.mark.parametrize("says", [".maxnreg 64", ".minnctapersm 2"])

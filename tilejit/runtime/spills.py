@@ -1,55 +1,89 @@
-"""Registers of kernels that ptxas would spill: it is told to leave room for fewer programs.
+"""Registers of kernels that ptxas would spill, or that it gives a few too many for one more program beside the others.
 
 Told nothing, ptxas weighs a thread's registers against the warps that find room beside each other, and now and then
 stops a few words short of what a kernel needs. Such a kernel is assembled again, told to leave room for fewer programs
-on a multiprocessor: first for one program fewer than those registers allow, then for one alone.
+on a multiprocessor: first for one program fewer than those registers allow, then for one alone. A kernel of which one
+program more would find room with a few registers less, the fewer the more programs there are, is told of one more.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Union
 
+from tilejit.errors import AssemblyError
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_named
 from tilejit.ptx.metadata import WISH, KernelMetadata
 from tilejit.runtime import ptxas
 from tilejit.runtime.ptxas import Resources
 
+#: What one program more beside n, at most so many, may cost: 1/(3 n) of the registers, and where n is 1 spills of so
+#: many bytes a thread (layer norm's gradient of 8192 columns, as in Triton's tutorial: 24 bytes, 128 registers).
+MOST_PROGRAMS, SHARE, FEW_BYTES = 4, 3, 32
 
-def assembled(ptx: str, meta: KernelMetadata,
-              meanwhile: Callable[[], Any]) -> tuple[str, bytes, Resources, Record | None]:
+#: A text, its cubin and resources, and a record where it is not as it was given.
+Assembled = tuple[str, bytes, Resources, Union[Record, None]]
+
+
+def assembled(ptx: str, meta: KernelMetadata, meanwhile: Callable[[], Any]) -> Assembled:
     """The text that was kept, its cubin and resources, and a record where that is not the text as it was given:
     a text that says itself how many registers or programs there shall be is kept, short of wishes.
 
     Raises AssemblyError at the user's line."""
     cubin, resources = ptxas.assemble(ptx, meta.target, meanwhile)
     if resources.spill_stores and WISH in ptx:
-        ptx = "\n".join(line for line in ptx.split("\n") if not line.endswith(WISH))
+        ptx = _without_wishes(ptx)
         cubin, resources = ptxas.assemble(ptx, meta.target)
-    kept, record = ptx, None
-    if not resources.spill_stores or ".minnctapersm" in ptx or ".maxnreg" in ptx:
-        return kept, cubin, resources, record
-    least = resources
+    if ".minnctapersm" in ptx and WISH not in ptx or ".maxnreg" in ptx:
+        return ptx, cubin, resources, None
+    return (_for_fewer if resources.spill_stores else _for_more)(ptx, meta, cubin, resources)
+
+
+def _for_fewer(ptx: str, meta: KernelMetadata, cubin: bytes, least: Resources) -> Assembled:
+    """Of a kernel that spills, what spills least."""
+    found: Assembled = ptx, cubin, least, None
     most = target_named(meta.target).programs(meta.num_threads, least.registers, meta.shared_bytes)
     for programs in sorted({max(1, most - 1), 1}, reverse=True):
         text = _with_room(ptx, programs)
         again, needs = ptxas.assemble(text, meta.target)
-        if needs.spill_stores < resources.spill_stores:
-            kept, cubin, resources = text, again, needs
-            record = _record(programs, least, needs)
-        if not resources.spill_stores:
+        if needs.spill_stores < found[2].spill_stores:
+            found = text, again, needs, _record("more_registers", f"a multiprocessor has room for {programs} programs",
+                                                programs, least, needs)
+        if not found[2].spill_stores:
             break
-    return kept, cubin, resources, record
+    return found
+
+
+def _for_more(ptx: str, meta: KernelMetadata, cubin: bytes, most: Resources) -> Assembled:
+    """Of a kernel that spills nothing, what leaves room for one program more if that is to be had cheaply."""
+    room, threads = target_named(meta.target).programs, meta.num_threads
+    programs = room(threads, most.registers, meta.shared_bytes)
+    least = -int(-most.registers * (1 - 1 / (SHARE * programs)) // 8) * 8
+    if programs <= MOST_PROGRAMS and room(threads, least, meta.shared_bytes) > programs:
+        text = _with_room(ptx, programs + 1)
+        try:
+            again, needs = ptxas.assemble(text, meta.target)
+        except AssemblyError:                    # an instruction that needs more registers
+            return ptx, cubin, most, None
+        if needs.spill_stores <= (FEW_BYTES if programs == 1 else 0) and needs.messages == most.messages:
+            return text, again, needs, _record("fewer_registers", f"{programs + 1} programs share a multiprocessor",
+                                               programs + 1, most, needs)
+    return ptx, cubin, most, None
+
+
+def _without_wishes(ptx: str) -> str:
+    return "\n".join(line for line in ptx.split("\n") if not line.endswith(WISH)) if WISH in ptx else ptx
 
 
 def _with_room(ptx: str, programs: int) -> str:
-    """The text with the directive behind the one that every kernel has."""
-    head, directive, rest = ptx.partition(".maxntid ")
+    """The text with the directive behind the one that every kernel has, in place of a wish."""
+    head, directive, rest = _without_wishes(ptx).partition(".maxntid ")
     line, end, rest = rest.partition("\n")
     return f"{head}{directive}{line}\n.minnctapersm {programs}{end}{rest}"
 
 
-def _record(programs: int, before: Resources, after: Resources) -> Record:
-    text = (f"{after.registers} registers a thread, so that a multiprocessor has room for {programs} programs: ptxas "
-            f"took {before.registers} and spilled {before.spill_stores} bytes")
-    return Record("more_registers", text, programs=programs, registers=after.registers, spilled=before.spill_stores)
+def _record(kind: str, so: str, programs: int, before: Resources, after: Resources) -> Record:
+    text = f"{after.registers} registers a thread, so that {so}: ptxas took {before.registers}"
+    if before.spill_stores:
+        text += f" and spilled {before.spill_stores} bytes"
+    return Record(kind, text, programs=programs, registers=after.registers, spilled=before.spill_stores)
