@@ -271,3 +271,26 @@ def test_8_bits_travel_in_words(n):
         with tilejit.knobs(target=target):
             exchanged[(1,)](x, found[target], n, 512, num_warps=4)
     assert np.array_equal(found["evaluator"].view(np.uint8), found["emulator"].view(np.uint8))
+
+
+@tilejit.jit
+def behind(x, out, n, B: tl.constexpr):
+    """Sums of a recurrence whose loads are issued trips ahead."""
+    at = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for i in range(n):
+        total = total * 0.5 + tl.load(x + i * B + at).to(tl.float32)
+    tl.store(out + at, total)
+
+
+def test_16_bits_that_are_loaded_ahead_travel_in_words():
+    x = np.random.default_rng(0).standard_normal((9, 64)).astype(np.float16)
+    out, expected = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    for row in x:
+        expected = expected * np.float32(0.5) + row.astype(np.float32)
+    with tilejit.knobs(target="emulator"):
+        behind[(1,)](x, out, 9, 64, num_warps=1)
+    assert np.array_equal(out, expected)
+    ptx = behind.compile("*fp16:16", "*fp32:16", "i32", B=64, num_warps=1).ptx
+    copied = ptx[ptx.index("add.s32", ptx.index("fma.rn.f32")):]            # at the trip's end
+    assert "mov.b16" not in copied and "mov.b32" in copied

@@ -74,8 +74,24 @@ def _apart(e: Emitter, v: Value, whole: list[str]) -> None:
     """Such a value lives in these words: its elements are made of them, which costs nothing if none is used alone."""
     regs = e.fresh(v.type)
     unpack(e, elem_of(v.type), whole, regs)
-    e.packed.update((tuple(regs[4 * i:4 * i + 4]), word) for i, word in enumerate(whole))
+    pack = len(regs) // len(whole)
+    e.packed.update((tuple(regs[pack * i:pack * (i + 1)]), word) for i, word in enumerate(whole))
     e.set(v, regs)
+
+
+def _handed_on(e: Emitter, ways: list[Edge]) -> set[int]:
+    """Those of a loop's ways on which 16-bit elements go as they came from memory, trips before they are used: two to a
+    word, which is copied at once."""
+    of = {way.args[0]: way for way in ways}
+
+    def loaded(v: Value, seen: tuple[int, ...] = ()) -> bool:
+        if isinstance(v.op, Op):
+            return v.op.name == "load"
+        way = of.get(v)
+        return way is not None and way.index not in seen and loaded(way.ends[0], (*seen, way.index))
+
+    return {way.index for way in ways if isinstance(t := way.args[0].type, Tile) and elem_of(t).bits == 16
+            and e.count(t) % 2 == 0 and loaded(way.ends[0])}
 
 
 def _moved(e: Emitter, way: Edge) -> dict[int, str]:
@@ -103,9 +119,10 @@ def _for(e: Emitter, op: Op) -> None:
     ways = edges(op)
     roots = {way.index: _moved(e, way) for way in e.steps.carried(ways)}
     whole: dict[int, list[str]] = {}
+    handed_on = _handed_on(e, ways)
     for way in ways:
         assert way.init is not None
-        if _in_words(e, way.init.type):
+        if _in_words(e, way.init.type) or way.index in handed_on:
             whole[way.index] = [p.new("b32", "mov.b32", word) for word in _words(e, way.init)]
         elif way.index not in roots:
             carried(e, way.init, way.args[0])
