@@ -45,7 +45,7 @@ def defined_by(v: Value, *names: str) -> Op | None:
     return v.op if isinstance(v.op, Op) and v.op.name in names else None
 
 
-def bounds(v: Value, depth: int = 8) -> tuple[int, int]:
+def bounds(v: Value, depth: int = 10) -> tuple[int, int]:
     """The least and the greatest that any element of an integer value can be; sums and products that may wrap can be
     anything of their type."""
     e = elem_of(v.type)

@@ -2,7 +2,8 @@
 
 Passes, in order: without_producer (programs), annotate, rotate, then what `fit` tries until a candidate fits shared
 memory (decide, asyncify, stage_stores, meet, prefetch, split, release, sink_waits, order, early, strips; depth,
-allocate), sink_runs, launch. The other files are what one of these needs, or several: docs/map.md has a line for each.
+allocate), sink_runs, stepped, launch. The other files are what one of these needs, or several: docs/map.md has a line
+for each.
 """
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from tilejit.schedule.programs import without_producer
 from tilejit.schedule.rotate import copy_function, rotate
 from tilejit.schedule.sink_runs import sink_runs
 from tilejit.schedule.stages import is_staged
+from tilejit.schedule.stepped import step_addresses
 
 __all__ = ["run"]
 
@@ -55,6 +57,6 @@ def _finished(found: Candidate) -> Function:
     flight = in_flight(found.new)
     if flight is not None:
         found.new.attrs["report"].append(flight)
-    await_launch(sink_runs(found.new))
+    await_launch(step_addresses(sink_runs(found.new)))
     found.new.attrs["num_stages"] = max((r["slots"] + r["tight"] for r in found.rings.values()), default=1)
     return found.new

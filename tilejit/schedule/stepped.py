@@ -1,0 +1,196 @@
+"""Addresses and 64-bit integers that a loop computes from its index go from trip to trip, a sum further each time.
+
+    for %i = %lo, %hi, 1 {                          %a = ptr_add %p, %lo * 4096
+      %a = ptr_add %p, %i * 4096           ->       for %i = %lo, %hi, 1, %a {
+      %x = load %a                                    %x = load %a
+    }                                                 yield ptr_add %a, 4096
+                                                    }
+
+Products of 64 bits take three instructions, and a chip has no others; a sum takes two. Works on what a loop's index is
+only added to and multiplied with; integers of 32 bits, which may wrap around, stay as they are.
+"""
+from __future__ import annotations
+
+from typing import Union
+
+from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, enclosing, listed, replace, uses, walk
+from tilejit.ir.dead import drop_dead
+from tilejit.ir.types import DType, Ptr, Tile, elem_of, int32, int64
+
+#: Instructions of an op on 64 bits; those that are not here take none.
+COSTS = {"mul": 3, "add": 2, "sub": 2, "ptr_add": 3, "cast": 1}
+#: Instructions that a value takes, at least, to be carried, and values that one loop carries so, at most, each in two
+#: registers.
+LEAST, MOST = 4, 8
+#: Ops through which a multiple of the index goes as it is.
+_SAME = ("splat", "expand_dims", "broadcast", "reshape", "trans", "hint")
+
+#: How far a value goes in a trip: a number, or a scalar.
+Pace = Union[int, Value]
+
+
+def step_addresses(fn: Function) -> Function:
+    """Carry them, in place; returns the function."""
+    loops = [op for op in listed(fn.body) if op.name == "for"]
+    if sum(_Loop(loop).rewrite() for loop in reversed(loops)):
+        drop_dead(fn)
+    return fn
+
+
+class _Loop:
+    """One loop."""
+
+    def __init__(self, loop: Op):
+        self.loop, self.body = loop, loop.regions[0]
+        self.ops = {op: None for op in walk(self.body) if not any(
+            x is not loop and "loop" in x.define.traits for x in _up_to(op, loop))}
+        self.inner = set(walk(self.body))
+        self.blocks = {region for op in (loop, *self.inner) for region in op.regions}
+        self.known: dict[Value, str] = {self.body.args[0]: "moves"}
+
+    def kind(self, v: Value) -> str:
+        """Whether a value `stays` through the loop (and may be computed before it), `moves` as far in every trip, or
+        does neither (empty)."""
+        if v not in self.known:
+            self.known[v] = self._kind(v)
+        return self.known[v]
+
+    def _kind(self, v: Value) -> str:
+        op = v.op
+        if not isinstance(op, Op):
+            return "" if op in self.blocks else "stays"
+        if op not in self.inner:
+            return "stays"
+        if not op.define.pure or op.regions or len(op.results) != 1 or op not in self.ops or \
+                not isinstance(v.type, (Tile, DType, Ptr)):
+            return ""
+        kinds = [self.kind(x) for x in op.operands]
+        if "" in kinds:
+            return ""
+        if "moves" not in kinds:
+            return "stays" if "cheap" in op.define.traits or op.name == "const" else ""
+        return "moves" if self._linear(op, kinds) else ""
+
+    def _linear(self, op: Op, kinds: list[str]) -> bool:
+        elem, tile = elem_of(op.result.type), isinstance(op.result.type, Tile)
+        wide = isinstance(elem, Ptr) or isinstance(elem, DType) and elem == int64
+        if op.name in _SAME or op.name == "ptr_add" and kinds[0] + kinds[1] != "":
+            return wide and all(_wide(x) for x, k in zip(op.operands, kinds) if k == "moves")
+        if op.name == "cast":
+            return wide and not tile and elem_of(op.operands[0].type) in (int32, int64)
+        if op.name in ("add", "sub"):
+            return wide or not tile and isinstance(elem, DType) and elem == int32
+        return op.name == "mul" and wide and "stays" in kinds and _number(op.operands[kinds.index("stays")]) is not None
+
+    def rewrite(self) -> bool:
+        """Whether something is carried now."""
+        table = uses(self.body)
+        found = [v for op in self.ops for v in op.results if self.kind(v) == "moves" and self._ends(v, table)]
+        found = sorted((v for v in found if self.cost(v) >= LEAST), key=self.cost, reverse=True)[:MOST]
+        replace(self.body, {v: self._carry(v) for v in found})
+        return bool(found)
+
+    def _ends(self, v: Value, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+        """Whether something else than what moves too is computed from it, and it is an address or a number."""
+        if not _wide(v) or isinstance(v.type, Tile) and not isinstance(elem_of(v.type), Ptr):
+            return False
+        return any(len(op.results) != 1 or self.known.get(op.result) != "moves" for op, _ in table.get(v, ()))
+
+    def chain(self, v: Value) -> list[Op]:
+        """The ops of the loop that make a value, in order."""
+        wanted: dict[Op, None] = {}
+
+        def visit(v: Value) -> None:
+            if isinstance(v.op, Op) and v.op in self.ops and v.op not in wanted:
+                for x in v.op.operands:
+                    visit(x)
+                wanted[v.op] = None
+
+        visit(v)
+        return [*wanted]
+
+    def cost(self, v: Value) -> int:
+        """Instructions of a trip for a value."""
+        return sum(COSTS.get(op.name, 0) for op in self.chain(v) if self.kind(op.result) == "moves")
+
+    def _carry(self, v: Value) -> Value:
+        """The block argument that is to take a value's place."""
+        loop, body, b = self.loop, self.body, beside(self.loop)
+        env = {body.args[0]: loop.operands[0]}
+        for op in self.chain(v):
+            b.insert(clone_op(op, env))
+        pace = _times(self.pace(v, env, b), _int64(loop.operands[2], b), b)
+        by = b.const(pace, int64) if isinstance(pace, int) else pace
+        loop.operands.append(env[v])
+        arg = body.add_arg(v.type, v.name)
+        loop.results.append(Value(v.type, loop, len(loop.results)))
+        end = beside(body.terminator)
+        if isinstance(v.type, Tile):
+            by = end.op("splat", by, result_types=[Tile(v.type.shape, int64, v.type.layout)], shape=v.type.shape).result
+        name = "ptr_add" if isinstance(elem_of(v.type), Ptr) else "add"
+        body.terminator.operands.append(end.op(name, arg, by, result_types=[v.type]).result)
+        return arg
+
+    def pace(self, v: Value, env: dict[Value, Value], b: Builder) -> Pace:
+        """How far a value goes while the index goes on by one, in elements of a pointer."""
+        if v is self.body.args[0]:
+            return 1
+        if self.kind(v) == "stays":
+            return 0
+        op = v.op
+        assert isinstance(op, Op)
+        if op.name == "mul":
+            moves, stays = op.operands if self.kind(op.operands[0]) == "moves" else op.operands[::-1]
+            number = _number(stays)
+            assert number is not None
+            return _times(self.pace(moves, env, b), number if isinstance(number, int) else env.get(number, number), b)
+        paces = [self.pace(x, env, b) for x in op.operands]
+        if len(paces) == 1:
+            return paces[0]
+        return _sum(paces[0], _times(paces[1], -1, b) if op.name == "sub" else paces[1], b)
+
+
+def _up_to(op: Op, loop: Op) -> list[Op]:
+    """The ops around an op inside a loop."""
+    found = []
+    for x in enclosing(op):
+        if x is loop:
+            break
+        found.append(x)
+    return found
+
+
+def _wide(v: Value) -> bool:
+    t = elem_of(v.type) if isinstance(v.type, (Tile, DType, Ptr)) else None
+    return isinstance(t, Ptr) or isinstance(t, DType) and t == int64
+
+
+def _number(v: Value) -> Pace | None:
+    """The scalar that is everywhere in a value, a number if it is known."""
+    while isinstance(v.type, Tile) and isinstance(v.op, Op) and v.op.name in _SAME:
+        v = v.op.operands[0]
+    known = const_of(v)
+    return known if isinstance(known, int) else None if isinstance(v.type, Tile) else v
+
+
+def _int64(v: Value, b: Builder) -> Pace:
+    known = const_of(v)
+    return known if isinstance(known, int) else v if _wide(v) else b("cast", v, dtype=int64)
+
+
+def _times(x: Pace, y: Pace, b: Builder) -> Pace:
+    if isinstance(x, int) and isinstance(y, int):
+        return x * y
+    if 0 in (x, y):
+        return 0
+    if 1 in (x, y):
+        return y if x == 1 else x
+    return b("mul", *(b.const(p, int64) if isinstance(p, int) else p for p in (x, y)))
+
+
+def _sum(x: Pace, y: Pace, b: Builder) -> Pace:
+    if isinstance(x, int) and isinstance(y, int):
+        return x + y
+    if 0 in (x, y):
+        return y if x == 0 else x
+    return b("add", *(b.const(p, int64) if isinstance(p, int) else p for p in (x, y)))
