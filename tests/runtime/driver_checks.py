@@ -554,6 +554,7 @@ def dependent_launch():
     """Kernels may start before the one ahead of them has ended where that is asked for; grids do not mix."""
     fake_torch()
     from tilejit.kernels.add import add_kernel
+    from tilejit.runtime import driver
 
     x, y, o = tensors(3)
     for grid in (3, 4, 3):
@@ -562,6 +563,13 @@ def dependent_launch():
     for options in ({}, {"launch_pdl": False}):              # left open: not without products
         add_kernel[(1,)](x, y, o, 1000, BLOCK=512, **options)
         assert state.pdl == 0
+    loaded = driver.LoadedKernel(driver.device(0), b"// ptx", "k", 128, 1000, pdl="even")      # of 132 multiprocessors
+    for grid, on in ((66, 1), (67, 0), (132, 0), (4000, 0), (1, 1)):
+        loaded.launch((grid, 1, 1), 11, 0)
+        assert (state.grid[0], state.pdl) == (grid, on)
+    loaded.alone = True
+    loaded.launch((4000, 1, 1), 11, 0)
+    assert state.pdl == 1
 
 
 def cooperative_launch():

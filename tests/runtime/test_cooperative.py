@@ -73,13 +73,13 @@ def test_on_the_gpu():
 
 
 @pytest.mark.parametrize("options, on, why", [
-    ({}, True, "on, there are products"), ({"launch_pdl": False}, False, "off, as launch_pdl says"),
+    ({}, "even", "on, there are products"), ({"launch_pdl": True}, True, "on, as launch_pdl says"), ({"launch_pdl": False}, False, "off, as launch_pdl says"),
     ({"target": "sm_80"}, False, "off, sm_80 has none"),
     ({"launch_cooperative_grid": True}, False, "off, a cooperative grid")])
 def test_the_report_says_when_a_launch_may_begin(options, on, why):
     made = multiply.compile(*["desc<bf16[64x64]>"] * 3, **options)
     assert f"dependent launch: {why}" in made.report() and made.metadata.pdl == on
-    assert ("griddepcontrol.wait" in made.ptx) == on
+    assert ("griddepcontrol.wait" in made.ptx) == bool(on) == made.metadata.launch_pdl
 
 
 def test_kernels_without_products():

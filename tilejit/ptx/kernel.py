@@ -426,7 +426,7 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
                     target.name, f"{e.version[0]}.{e.version[1]}",
                     [".extern .shared .align 1024 .b8 smem[];"] if shared else [])
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
-                                (ctas, 1, 1), target.name, bool(e.fn.attrs.get("dependent_launch")),
+                                (ctas, 1, 1), target.name, e.fn.attrs.get("dependent_launch", False),
                                 bool(attrs.get("launch_cooperative_grid")), attrs.get("programs", 1),
                                 attrs.get("mergeable", 1), attrs.get("spanned"))
 

@@ -66,7 +66,9 @@ class KernelMetadata:
     num_stages: int
     cluster: tuple[int, int, int] = (1, 1, 1)
     target: str = "sm_90a"
-    pdl: bool = False                    # may be started before the kernel ahead of it has ended: it waits by itself
+    #: may be started before the kernel ahead of it has ended: it waits by itself ("even": if its programs get
+    #: multiprocessors evenly all the same)
+    pdl: bool | str = False
     cooperative: bool = False            # all programs of a grid must run at once
     programs: int = 1                    # of a CTA, along the grid's first axis
     mergeable: int = 1                   # how many could be one CTA's, by the option `programs_per_cta`
@@ -96,7 +98,7 @@ class KernelMetadata:
     @property
     def launch_pdl(self) -> bool:
         """`pdl`, by Triton's name."""
-        return self.pdl
+        return bool(self.pdl)
 
     @property
     def launch_cooperative_grid(self) -> bool:

@@ -262,7 +262,7 @@ class LoadedKernel:
     """A kernel loaded on one device from a cubin, or from PTX text that the driver assembles."""
 
     def __init__(self, dev: Device, code: bytes, name: str, threads: int, shared_bytes: int,
-                 cluster: tuple[int, int, int] = (1, 1, 1), pdl: bool = False,
+                 cluster: tuple[int, int, int] = (1, 1, 1), pdl: bool | str = False,
                  target: Target = TARGETS[DEFAULT], cooperative: bool = False, programs: int = 1):
         driver = api()
         if dev.capability[0] != 9 if target.hopper else dev.capability[0] < target.sm // 10:
@@ -286,6 +286,7 @@ class LoadedKernel:
             check(driver.cuFuncSetAttribute(self.function, key, 1), f"cluster size of {name}")
         self.call, self.success = driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
         self._config: tuple[Any, Any] = (None, None)
+        self.alone: bool | None = None            # a program has its multiprocessor for itself
 
     def _load(self, image: bytes) -> Any:
         driver = api()
@@ -331,6 +332,14 @@ class LoadedKernel:
             return int(check(found, doing)) * self.device.multiprocessors
         return int(check(driver.cuOccupancyMaxActiveClusters(self.function, self._config_of((1, 1, 1), 0)), doing))
 
+    def evenly(self, grid: tuple[int, int, int]) -> bool:
+        """Whether programs get multiprocessors evenly though the launch ahead still runs: where each has one for
+        itself, or where there are few. Others find room beside the programs of that launch, first come, first served:
+        some multiprocessors get more of them than others, and keep them."""
+        if self.alone is None:
+            self.alone = self.resident() <= self.device.multiprocessors
+        return self.alone or 2 * prod(grid) <= self.device.multiprocessors * self.programs
+
     def configure(self, grid: tuple[int, int, int], stream: int) -> Any:
         """The CUlaunchConfig of a grid on a stream. It is never changed, so threads may share it.
 
@@ -347,7 +356,7 @@ class LoadedKernel:
             attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             dim = attributes[-1].value.clusterDim
             dim.x, dim.y, dim.z = self.cluster
-        if self.pdl:
+        if self.pdl and (self.pdl != "even" or self.evenly(grid)):
             attributes.append(driver.CUlaunchAttribute())
             attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attributes[-1].value.programmaticStreamSerializationAllowed = 1

@@ -35,7 +35,7 @@ class Task:
     threads: int
     shared: int
     cluster: tuple[int, int, int]
-    pdl: bool
+    pdl: bool | str
     cooperative: bool
     target: str
     grid: tuple[int, int, int]

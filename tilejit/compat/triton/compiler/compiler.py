@@ -61,7 +61,7 @@ class CompiledKernel:
                          "num_ctas": options.get("num_ctas", 1), "num_stages": m.num_stages, "cluster_dims": m.cluster,
                          "target": GPUTarget("cuda", int(m.target[3:5]), 32), "hash": self.hash, "arch": m.target,
                          "maxnreg": options.get("maxnreg"), "tmem_size": 0, "global_scratch_size": 0,
-                         "profile_scratch_size": 0, "launch_pdl": m.pdl, "ptx_version": None,
+                         "profile_scratch_size": 0, "launch_pdl": m.launch_pdl, "ptx_version": None,
                          "enable_fp_fusion": options.get("enable_fp_fusion", True),
                          "launch_cooperative_grid": options.get("launch_cooperative_grid", False)})
 
