@@ -121,12 +121,12 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
         except ValueError:
             pass                      # some elements are in other lanes only
         found = _swaps(src, dst) or _shuffles(src, dst)
-        if found is not None and src.odd_dims:
+        several = src.in_size("warp") > 1
+        if found is not None and (src.odd_dims or several and isinstance(found, Swaps)):
             return found
         if found is not None:
             through = _through_shared(src, dst, elem_bytes)
-            meeting = _MEETING if src.in_size("warp") > 1 else 0
-            return through if cost(through) + meeting < _issued(found, elem_bytes) else found
+            return through if cost(through) + _MEETING * several < _issued(found, elem_bytes) else found
     return prod(src.shape) * elem_bytes > _MOST_BYTES and _halves(src, dst, elem_bytes) \
         or _through_shared(src, dst, elem_bytes)
 

@@ -7,7 +7,8 @@
                                                     }
 
 Products of 64 bits take three instructions, and a chip has no others; a sum takes two. Works on what a loop's index is
-only added to and multiplied with; integers of 32 bits, which may wrap around, stay as they are.
+only added to and multiplied with; integers of 32 bits, which may wrap around, stay as they are. So do loops of so few
+trips, known to the compiler, that ptxas writes them out.
 """
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ COSTS = {"mul": 3, "add": 2, "sub": 2, "ptr_add": 3, "cast": 1}
 #: Instructions that a value takes, at least, to be carried, and values that one loop carries so, at most, each in two
 #: registers.
 LEAST, MOST = 4, 8
+#: Instructions of all trips of a loop, about, up to which ptxas writes it out.
+WRITTEN_OUT = 1500
 #: Ops through which a multiple of the index goes as it is.
 _SAME = ("splat", "expand_dims", "broadcast", "reshape", "trans", "hint")
 
@@ -31,10 +34,20 @@ Pace = Union[int, Value]
 
 def step_addresses(fn: Function) -> Function:
     """Carry them, in place; returns the function."""
-    loops = [op for op in listed(fn.body) if op.name == "for"]
+    loops = [op for op in listed(fn.body) if op.name == "for" and not _written_out(op)]
     if sum(_Loop(loop).rewrite() for loop in reversed(loops)):
         drop_dead(fn)
     return fn
+
+
+def _written_out(loop: Op) -> bool:
+    """Whether ptxas writes all trips of a loop one behind the other."""
+    lo, hi, step = map(const_of, loop.operands[:3])
+    if lo is None or hi is None or not step:
+        return False
+    each = sum(v.type.layout.num_registers if isinstance(v.type, Tile) and v.type.layout else 1
+               for op in walk(loop.regions[0]) if op.name not in _SAME for v in op.results)
+    return -(-(hi - lo) // step) * each <= WRITTEN_OUT
 
 
 class _Loop:
