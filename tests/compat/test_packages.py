@@ -210,6 +210,19 @@ def test_indexed_numbers_keywords_of_range_and_integer_types_in_kernels():
 
 
 @tilejit.kernel
+def unpacks_some(out):
+    i, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tl.store(out + 2 * i + j, 2 * i + j)
+
+
+def test_values_that_no_name_is_left_for():
+    out = np.full(4, -1, np.int32)
+    unpacks_some[(2, 2)](out)
+    assert out.tolist() == [0, 1, 2, 3]
+    assert any("3 values are unpacked into 2 names" in line for line in unpacks_some.compile(out).report_lines)
+
+
+@tilejit.kernel
 def weighted(mean, weight, other, more):
     total = weight + more
     return mean + (other - mean) * tl.where(total == 0.0, 0.0, more / total), total

@@ -109,10 +109,11 @@ class Frame:
             raise self.fail(target, f"cannot unpack {describe(value)} into {len(names)} names")
         items = list(items)
         star = next((i for i, t in enumerate(names) if isinstance(t, ast.Starred)), None)
-        if len(items) < len(names) - 1 if star is not None else len(items) != len(names):
-            why = "not enough" if len(items) < len(names) else "too many"
-            raise self.fail(target, f"cannot unpack {len(items)} values into {len(names)} names: {why} values to "
+        if len(items) < len(names) - (star is not None):
+            raise self.fail(target, f"cannot unpack {len(items)} values into {len(names)} names: not enough values to "
                                     f"unpack (expected {len(names)}, got {len(items)})")
+        if len(items) > len(names) and star is None:           # Triton passes over the others
+            self.b.note("unpacked", f"{len(items)} values are unpacked into {len(names)} names: the last are not used")
         if star is not None:
             stop = len(items) - (len(names) - star - 1)
             items[star:stop] = [tuple(items[star:stop])]
