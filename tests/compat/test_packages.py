@@ -10,6 +10,7 @@ from tilejit.compat.triton.language.core import get_int_dtype
 from tilejit.compat.triton.language.standard import _log2
 from tilejit.compat.triton.runtime.jit import JITFunction
 from tilejit.errors import CompilationError, EmulatorError
+from tilejit.frontend.functions import constexpr_function
 
 
 class Address:
@@ -213,6 +214,10 @@ def test_indexed_numbers_keywords_of_range_and_integer_types_in_kernels():
 def unpacks_some(out):
     i, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tl.store(out + 2 * i + j, 2 * i + j)
+
+
+def test_functions_of_constants_may_be_marked_twice():
+    assert constexpr_function(get_int_dtype) is get_int_dtype
 
 
 def test_values_that_no_name_is_left_for():

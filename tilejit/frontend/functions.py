@@ -59,8 +59,8 @@ def plain(x: Any) -> Any:
 
 
 def constexpr_function(fn: Callable[..., Any]) -> ConstexprFunction:
-    """Make a Python function one that kernels may call on constants, when they are compiled."""
-    return ConstexprFunction(fn)
+    """Make a Python function one that kernels may call on constants, when they are compiled; one that is stays so."""
+    return fn if isinstance(fn, ConstexprFunction) else ConstexprFunction(fn)
 
 
 def must_use_result(fn: Any, is_active: bool = True) -> Any:
