@@ -31,7 +31,8 @@ class Chip:
     written; stream: bytes that copies bring from and to memory; scattered: units that copies store; lined, row:
     elements that eight warps store where TMA does not, in lines, and what a row of a tile takes them; pieces: those
     that threads copy into shared memory. promote: what a block takes whose sums are promoted, where its scales come
-    with it, promoted: results of others; widened: weights that become 16-bit numbers."""
+    with it, promoted: results of others; widened: weights that become 16-bit numbers, widens: those of a
+    warpgroup."""
 
     name: str
     multiprocessors: int
@@ -68,6 +69,7 @@ class Chip:
     promote: float
     promoted: float
     widened: float
+    widens: float
     #: By how much faster than `tensor` some tiles multiply under load: they read less for each product.
     speeds: dict[str, float] = field(default_factory=dict, hash=False)
     #: How the numbers came about, and how far off they were at shapes that they had not seen.

@@ -23,6 +23,8 @@ from tilejit.kernels.way import SHARED, Way
 LINE, SECTOR = 128, 32
 #: Share of the multiprocessors that are busy from which on launches overlap without harm to memory's share of each.
 BUSY = 0.9
+#: What hangs over the end of a group of rows, which may be anywhere, of a tile, on average.
+HUNG = 0.5
 _Array = Any
 
 
@@ -45,7 +47,7 @@ class Table:
             k_bytes=of(lambda w: w.k_bytes), swap=np.array([w.swap for w in self.ways], bool),
             together=of(lambda w: w.together), turns=np.array([w.in_turn for w in self.ways], bool),
             strip=of(lambda w: w.strip), parts=of(lambda w: max(1, w.parts)), turned=of(lambda w: w.swap),
-            coming=of(lambda w: w.scales_come))
+            coming=of(lambda w: w.scales_come), warpgroups=of(lambda w: w.warps // 4))
         high = of(lambda w: w.m // w.ctas if w.beside and not w.columns else w.m)
         wide = of(lambda w: w.n // w.ctas if w.columns else w.n)
         # Rows that each CTA asks for: those beside one another ask for a share of what they have in common, too.
@@ -116,6 +118,10 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     whole = rows is None or columns is None
     high, wide = _sizes(p, table) if whole else (rows, columns)       # type: tuple[_Array, _Array]
     down, across = np.ceil(high / f["m"]), np.ceil(wide / f["n"])
+    if p.grouped:
+        tall: _Array = np.where(f["swap"], f["n"], f["m"])
+        rows_of = np.maximum(1.0, p.m / tall + HUNG)
+        down, across = np.where(f["swap"], down, rows_of), np.where(f["swap"], rows_of, across)
     count = p.batches * down * across
     split, room = f["parts"] if parts is None else parts, r["room"]
     divided = split > 1
@@ -188,7 +194,7 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
             loads = loads + rows * f["k_bytes"] * f["together"] / unit / chip.pieces
     products = r["products"]
     if p.step != "accumulate":
-        products = (products ** (1 / chip.hiding) + _beside(p, f, chip)) ** chip.hiding
+        products = (products ** (1 / chip.hiding) + _beside(p, f, chip, sharing)) ** chip.hiding
     alone = r["waited"] + products * sharing ** chip.hiding + loads ** chip.hiding
     # Programs that read the same block ask for the same lines, one request a row of it: narrow rows are many to a line.
     narrow_a = 1.0 if p.a_rows else LINE / min(LINE, max(1, p.m * p.size))
@@ -202,11 +208,13 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
     return alone, (np.minimum(f["m"], high) * first + np.minimum(f["n"], wide) * second) * r["l2"]
 
 
-def _beside(p: Problem, f: dict[str, _Array], chip: Chip) -> Any:
-    """Nanoseconds of a block's instructions beside its products: sums are promoted, or weights widened."""
+def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> Any:
+    """Nanoseconds of a block's instructions beside its products, of each program's: sums are promoted, or weights
+    widened, for which a warpgroup alone waits most of the time."""
     if p.step == "promote":
         return np.where(f["coming"], chip.promote, chip.block + f["results"] / chip.promoted)
-    return f["first"] * f["k_bytes"] / p.size / chip.widened
+    weights = f["first"] * f["k_bytes"] / p.size
+    return weights * np.maximum(1 / chip.widened, 1 / (chip.widens * f["warpgroups"] * sharing))
 
 
 def overlapping(problem: Problem, way: Way, programs: int, chip: Chip) -> bool:

@@ -69,12 +69,14 @@ HALF_POINTED = (*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8)
 PROMOTED = (*(Way(m, n, 4, swap=True) for n in (16, 32) for m in (64, 128)), Way(384, 128, 12, 2), Way(256, 128, 8, 2),
             Way(192, 128, 12), Way(128, 128, 8), Way(64, 128, 4), Way(64, 64, 4))
 #: Tiles of weights that are widened, transposed, in blocks of as many elements of K as scales have at least.
-WIDENED = {bk: (*(Way(128, n, 4, swap=True, k_bytes=2 * bk, together=2) for n in (16, 32)),
+WIDENED = {bk: (*(Way(m, n, 4, swap=True, k_bytes=2 * bk, together=t)
+                  for m, t in ((128, 2), (64, 3)) for n in (16, 32)),
                 *(Way(128, n, 8, swap=True, k_bytes=2 * bk) for n in (64, 128)),
                 *(Way(128, n, 8, swap=True) for n in (160, 192, 256))) for bk in (64, 128)}
 #: Tiles of groups of rows: of few of them transposed.
 GROUPED = {step: (*tiles, *(Way(128, n, 4, swap=True) for n in (16, 32, 64))) for step, tiles in (
-    ("accumulate", (Way(128, 256, 8), Way(64, 256, 8))), ("promote", (Way(128, 128, 8), Way(64, 128, 4))))}
+    ("accumulate", (Way(128, 256, 8), Way(64, 256, 8), *(Way(128, n, 4) for n in (192, 160, 128)))),
+    ("promote", (Way(128, 128, 8), Way(64, 128, 4))))}
 
 
 #: Bytes of K up to which it is one block, no longer than K must be, whose operands threads read straight, whatever
