@@ -69,9 +69,9 @@ def test_plain_forms(columns, dtype, size):
              rows_plain.plain_rmsnorm.compile(p, p, p, *pitch, columns, 1e-6, **options),
              rows_plain.plain_layernorm.compile(p, p, p, p, *pitch, columns, 1e-5, **options)]
     if columns == 1001 and size == 2:
+        found[:2] = [of_length(k, spanned(k, columns)) for k in found[:2]]      # in shared memory with two weights
         for k in found:
-            made = of_length(k, spanned(k, columns))
-            assert k.metadata.mergeable == made.metadata.num_warps == 1 and not made.resources.spill_stores
+            assert k.metadata.mergeable == k.metadata.num_warps == 1 and not k.resources.spill_stores
         return
     together = min(1 << (4096 // (size * block)).bit_length() >> 1, 128) or 1
     assert [k.metadata.mergeable for k in found] == [together] * 3

@@ -70,7 +70,7 @@ def test_what_is_written_in_vectors_is_read_in_vectors(columns, dtype, begin, ct
     assert dtype == np.float32 or "shf.r.wrap" in norm.compile(*args, **kw).ptx
 
 
-@pytest.mark.parametrize("columns, warps, taken", [(1001, 2, 1), (1001, 1, 1), (1000, 2, 2), (1001, 4, 4)])
+@pytest.mark.parametrize("columns, warps, taken", [(1001, 2, 1), (1001, 1, 1), (1000, 2, 2), (1001, 4, 1), (1000, 4, 4)])
 def test_fewer_warps(columns, warps, taken):
     """Of rows that may begin anywhere half the warps, where those have enough elements each for strips; the same from
     the disk."""

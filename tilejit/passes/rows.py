@@ -24,9 +24,10 @@ from tilejit.passes.rules import const_of
 
 #: Elements of a row a thread from which on it is kept in shared memory where it is needed behind a reduction.
 LEAST = 32
-#: The same of rows that may begin anywhere, of which single elements are loaded otherwise: half the warps have LEAST
-#: (4097 columns of bf16 on an H200, rmsnorm: 0.42 of a copy with 16 elements in registers, 0.84 in strips of 4 warps).
-LEAST_UNEVEN = 16
+#: The same of rows of which half the warps have LEAST, and of those that may begin anywhere, of which single elements
+#: are loaded otherwise (4097 columns of bf16 on an H200, rmsnorm: 0.42 of a copy with 16 elements in registers, 0.84 in
+#: strips of 4 warps; layernorm of 1001 0.70 with 8 elements, 0.82 in strips of a warp).
+LEAST_HALVED, LEAST_UNEVEN = 16, 8
 #: Bytes of such rows in a CTA at most.
 ROOM = 224 * 1024
 #: What addresses and sizes of bulk copies are multiples of, in bytes (PTX ISA, cp.async.bulk).
@@ -57,7 +58,8 @@ def find_rows(fn: Function) -> Function:
         row = _Row(fn, load, facts, Builder(new, loc=load.loc), kept and _in_strips(load, table))
         problem = row.problem()
         if kept and t.shape[0] < LEAST * 32 * total_warps(fn):
-            if not problem and (row.unaligned or row.ends or _meets_twice(load, table)):
+            halved = t.shape[0] >= LEAST_HALVED * 32 * total_warps(fn) and (row.ends or _meets_twice(load, table))
+            if not problem and (row.unaligned or halved):
                 how = "element by element, as the row may begin anywhere" if row.unaligned else "held in registers"
                 fn.say("few_elements", f"load {load.result.name or 'of a row'} at {load.place}: {how}", load.place,
                        size=t.shape[0], bytes=t.numel * elem_of(t).bits // 8, anywhere=row.unaligned)

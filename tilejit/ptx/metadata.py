@@ -72,9 +72,9 @@ class KernelMetadata:
     cooperative: bool = False            # all programs of a grid must run at once
     programs: int = 1                    # of a CTA, along the grid's first axis
     mergeable: int = 1                   # how many could be one CTA's, by the option `programs_per_cta`
-    #: (argument, elements of a tile, elements of 16 bytes): the row that the argument is the length of would be kept in
-    #: registers if it were known how long it is (`passes/odd_rows.py`)
-    spanned: tuple[str, int, int] | None = None
+    #: (argument, elements of a tile, of 16 bytes, warps at most): the row that the argument is the length of would be
+    #: kept in registers if it were known how long it is (`passes/odd_rows.py`)
+    spanned: tuple[str, int, int, int] | None = None
 
     def blocks(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         """The grid in blocks, where `grid` is in programs."""
