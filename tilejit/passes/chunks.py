@@ -51,14 +51,17 @@ def chunk(fn: Function) -> Function:
             x = op.operands[0].type
             elements = ELEMENTS * threads if op.name == "histogram" else DEEP * 8 // elem_of(x).bits * max(
                 prod(shape_of(v.type)) for v in op.operands[:2]) // shape_of(x)[1]
-            changed |= _through_loop(Group(fn, block, [op]), _cost(op, threads), elements, (0,))
+            changed |= _through_loop(Group(fn, block, [op], products=True), _cost(op, threads), elements, (0,))
         sums = _sums_much(block, threads)
         if cost <= MOST and not sums and not _loads_much(fn, block, threads):
             continue
         elements = SUMS * 256 // max(threads, 256) * threads if sums else ELEMENTS * threads
         roots = _roots(fn, block)
-        dims = range(min((len(shape_of(x.operands[1].type)) for x in roots), default=1))
-        changed |= _through_loop(Group(fn, block, roots), cost, elements, dims)
+        shapes = [shape_of(x.operands[1].type) for x in roots]
+        dims = list(range(min(map(len, shapes), default=1)))
+        if sums:                                        # the longest first: tensor cores take tiles of many rows
+            dims.sort(key=lambda d: -min((shape[d] for shape in shapes), default=0))
+        changed |= _through_loop(Group(fn, block, roots, products=sums), cost, elements, dims)
     if changed:
         drop_dead(fn)
     return fn
@@ -101,6 +104,11 @@ def _sums_much(block: Block, threads: int) -> bool:
     return any(_numbers(op.result, threads) > most for op in walk(block) if op.name == "dot")
 
 
+def _multiplies(loop: Op) -> bool:
+    """Whether a loop has products, whose sums are counted apart."""
+    return any(op.name == "dot" for op in walk(loop.regions[0]))
+
+
 def _bytes(v: Value) -> int:
     return prod(shape_of(v.type)) * elem_of(v.type).bits // 8
 
@@ -122,11 +130,14 @@ def loads_of(block: Block) -> list[Op]:
 
 
 def _loads_much(fn: Function, block: Block, threads: int) -> bool:
-    """Whether what a block loads, or what is folded or sorted there, takes more registers than a thread has."""
+    """Whether what a block loads, or what is folded, sorted or carried there, takes more registers than a thread has,
+    or a block of a descriptor more shared memory than there is."""
     loads, most = loads_of(block), min(REGISTERS, SHARED // threads)
     if any(sum(_numbers(v, threads) for v in op.operands) > most for op in block.ops
-           if in_lines(op) or op.name == "join") or any(_numbers(v, threads) > most for op in block.ops
-                                                     if op.name == "for" for v in op.results):
+           if in_lines(op) or op.name == "join"):
+        return True
+    if any(_numbers(v, threads) > most for op in block.ops if op.name == "for" and not _multiplies(op)
+           for v in op.results):
         return True
     room = target_of(fn).shared_bytes
     if any(_bytes(v) > room for op in block.ops

@@ -23,10 +23,10 @@ class Group:
     """Roots of a block and all that they need: each op, and each value that a loop carries, with its views.
 
     Roots are stores (views are of the tile that is stored), or one op that adds up over chunks: a count, or a product,
-    which is divided along K."""
+    which is divided along K. `products`: whether products may be divided, else they need all."""
 
-    def __init__(self, fn: Function, block: Block, roots: Sequence[Op] = ()):
-        self.fn, self.block, self.roots = fn, block, list(roots)
+    def __init__(self, fn: Function, block: Block, roots: Sequence[Op] = (), products: bool = False):
+        self.fn, self.block, self.roots, self.products = fn, block, list(roots), products
         self.members: dict[Union[Op, Value], list[View]] = {}
         self.count, self.elements, self.carries = 1, 1, False
         self.down: bool | None = None           # whether chunks go from the last one to the first; None: no matter
@@ -153,7 +153,8 @@ class Group:
             down = op.attrs["reverse"] != (view[1] != 0)
             lines = view[1] in (0, _UNIT - 1) and self.down in (None, down)
             self.down = down if lines else self.down
-        if not (pure or lines or op.name in (*_SLICES, *_ALIKE) or op.name == "dot" and len(shape_of(v.type)) == 2) \
+        product = op.name == "dot" and self.products and len(shape_of(v.type)) == 2
+        if not (pure or lines or product or op.name in (*_SLICES, *_ALIKE)) \
                 or op.name == "reshape" and d or op.name == "join" and d == len(shape_of(v.type)) - 1:
             return f"{name} is made whole by {op.name}"
         return ""
