@@ -197,12 +197,12 @@ def test_fp8_in_the_emulator() -> None:
         attention(q, k, v, tiles=(128, 48))
 
 
-@pytest.mark.parametrize("d, keys", [(64, 128), (128, 160), (256, 96)])
-def test_weights_in_8_bits_stay_in_registers(d: int, keys: int) -> None:
-    fp8 = [f"desc<fp8e4nv[{s}]>" for s in (f"1x128x1x{d}", f"1x{keys}x1x{d}", f"1x1x{d}x{keys}")]
-    k = attention_kernel.compile(*fp8, f"desc<bf16[1x128x1x{d}]>", "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32",
+@pytest.mark.parametrize("d, rows, keys", [(64, 128, 128), (64, 192, 128), (128, 128, 160), (256, 128, 96)])
+def test_weights_in_8_bits_stay_in_registers(d: int, rows: int, keys: int) -> None:
+    fp8 = [f"desc<fp8e4nv[{s}]>" for s in (f"1x{rows}x1x{d}", f"1x{keys}x1x{d}", f"1x1x{d}x{keys}")]
+    k = attention_kernel.compile(*fp8, f"desc<bf16[1x{rows}x1x{d}]>", "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32",
                                  Options(descales=("*fp32",) * 3), GROUP=1, PACK=1, TAIL=False, SPLIT=1, PARTS=1,
-                                 PERSISTENT=d < 256, TURNED=True, BM=128, BN=keys, D=d, DV=d, num_warps=8)
+                                 PERSISTENT=d < 256, TURNED=True, BM=rows, BN=keys, D=d, DV=d, num_warps=rows // 16)
     assert "of the next iteration is in flight with acc of this one" in k.report()
     assert "goes through registers into" not in k.report()
     assert "0x0040" not in k.asm["ptx"]          # pairs of weights are put together, never single ones

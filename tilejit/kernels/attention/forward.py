@@ -33,9 +33,9 @@ WIDE_WINDOW = 12
 #: one that has most: what a program's start and end cost is paid once, and the next block's keys are loaded while a
 #: result is stored. (On an H100 1 to 35% faster: `benchmarks/attention.py --forms`.)
 EQUAL = 0.9
-#: Three warpgroups take 192 queries at once where rows that are not there are no more than so many of the others: they
-#: are that much faster than two.
-PADDED = 1.13
+#: Three warpgroups take 192 queries at once where rows that are not there are no more than so many of the others, by
+#: the bytes of an element: they are that much faster than two.
+PADDED = {1: 1.08, 2: 1.13}
 #: Places of arrays in a call.
 _Q, _K, _V, _OUT, _LSE, _EXTRAS = range(6)
 
@@ -78,21 +78,22 @@ def _result(q: ArrayInfo) -> Any:
     return tilejit.language.bfloat16 if q.dtype.bytes == 1 else q.dtype
 
 
-def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool,
+def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool, packed: bool,
            most: int) -> tuple[int, int]:
     """Queries and keys (`most` at most) of a block: as many keys as leave registers for the sums and shared memory for
     two blocks of each operand, if they are not padded much. Where heads are narrow the softmax takes as long as the
     products, and three warpgroups hide more of it than two, if nothing is masked (with a causal mask, on an H200, at
     4096 and 16384 keys 384, 440 where two have 449, 494; blocks of 8 heads, sorted and dealt out so that all programs
-    have as many: 421, 494 where two have 446, 495). plain: no more is asked of a score than a causal mask.
+    have as many: 421, 494 where two have 446, 495). plain: no more is asked of a score than a causal mask;
+    packed: sequences lie one after another, or in pages.
 
     Measured on an H100 (TFLOP/s, 16 heads, 16k tokens in all, several blocks a program; 512, 1024, 2048, 4096 keys):
     d64 192x128 397 430 484 491, 192x112 340 377 459 493, 128x128 377 427 447 456; causal 128x128 253 336 401 445,
     192x96 145 285 263 391; d128 128x128 561 647 693 716, 128x112 510 598 666 704, 192x64 491 563 642 651; on an H200
-    d256, one block a program, 4096 keys: 128x80 788, 128x64 772."""
+    with 4096 keys d256, one block a program, 128x80 788, 128x64 772; d64 in 8 bits 192x128 596, 128x192 555."""
     size = q.dtype.bytes
-    if size > 1 and max(wide, wide_v) <= 64 < keys and plain and not causal and most >= 128 and \
-            _padded(queries, 192) <= PADDED * _padded(queries, 128):
+    if max(wide, wide_v) <= 64 < keys and plain and not causal and most >= 128 and not (packed and size == 1) and \
+            _padded(queries, 192) <= PADDED[size] * _padded(queries, 128):
         return 192, 128
     return 64 if queries <= 64 else 128, keys_of_tile(size, queries, keys, wide, wide_v, causal, plain, most)
 
@@ -153,7 +154,8 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     plain = not case.changes and case.mask is None and infos[1] is None
     # Random numbers take registers, and distances of keys some.
     most = 64 if case.dropout is not None else 112 if infos[1] is not None and max(wide, wide_v) > 64 else 256
-    bm, bn = case.block or tiles or _tiles(q, queries, keys, wide, wide_v, case.high, plain and not case.low, most)
+    bm, bn = case.block or tiles or _tiles(q, queries, keys, wide, wide_v, case.high, plain and not case.low,
+                                           packed or case.page > 0, most)
     if not tiles:
         bn = min(bn, most)
     bn = keys_of_block(case, bn)
