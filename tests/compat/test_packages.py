@@ -211,6 +211,44 @@ def test_indexed_numbers_keywords_of_range_and_integer_types_in_kernels():
 
 
 @tilejit.kernel
+def addresses_in_assembly(x, out):
+    at = tl.inline_asm_elementwise("add.u64 $0, $1, 4;", "=l, l", [x + tl.arange(0, 32)], dtype=x.dtype, is_pure=True,
+                                   pack=1)
+    tl.inline_asm_elementwise("{ .reg .u32 %t; st.global.b32 [$1], 7; }", "=r, l", [out + 32], dtype=out.dtype,
+                              is_pure=False, pack=1)       # the result is a dummy
+    tl.store(out + tl.arange(0, 32), tl.load(at))
+
+
+def test_results_of_assembly_that_are_addresses():
+    x, out = np.arange(33, dtype=np.int32), np.zeros(33, np.int32)
+    addresses_in_assembly[(1,)](x, out)
+    assert (out == [*x[1:], 7]).all()
+
+
+def test_functions_of_authors_get_constants_marked(triton):
+    from triton.language import core
+
+    @core.extern
+    def load(ptr, suffix: core.constexpr, _semantic=None):
+        form = {"b32": "r"}[suffix.value]
+        return inner(ptr, suffix.value, form, _semantic=_semantic)
+
+    @core.extern
+    def inner(ptr, suffix, form, _semantic=None):
+        return core.inline_asm_elementwise(f"ld.global.{suffix} $0, [$1];", f"={form},l", [ptr], dtype=core.int32,
+                                           is_pure=False, pack=1, _semantic=_semantic)
+
+    @triton.jit
+    def kernel(x, out):
+        i = core.arange(0, 32)
+        core.store(out + i, load(x + i, "b32"))
+
+    x, out = np.arange(32, dtype=np.int32), np.zeros(32, np.int32)
+    kernel[(1,)](x, out)
+    assert (out == x).all()
+
+
+@tilejit.kernel
 def unpacks_some(out):
     i, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tl.store(out + 2 * i + j, 2 * i + j)

@@ -43,16 +43,22 @@ def builtin(fn: Callable[..., Any] | None = None, *, method: bool = False) -> Ca
         @wraps(f)
         def outer(*args: Any, _b: KernelBuilder | None = None, _semantic: KernelBuilder | None = None,
                   **kwargs: Any) -> Any:
-            _b = _b or _semantic                 # Triton's name of it, in functions of authors that are not kernels
-            if _b is None:
+            b = _b or _semantic                  # Triton's name of it, in functions of authors that are not kernels
+            if b is None:
                 raise CompilationError(f"tl.{f.__name__} can only be called inside a @tilejit.kernel function")
-            return f(*args, **{"_semantic" if semantic else "_b": _b}, **kwargs)
+            if semantic and _semantic is None:   # called by a kernel: as in Triton constants come marked, with .value
+                args, kwargs = tuple(map(_marked, args)), {k: _marked(v) for k, v in kwargs.items()}
+            return f(*args, **{"_semantic" if semantic else "_b": b}, **kwargs)
 
         outer.is_builtin = True  # type: ignore[attr-defined]
         if method:
             METHODS[f.__name__] = outer
         return outer
     return mark(fn) if fn is not None else mark
+
+
+def _marked(x: Any) -> Any:
+    return constexpr(x) if type(x) in (bool, int, float, str) else x
 
 
 class constexpr:
