@@ -13,7 +13,8 @@ class range:
 
     `num_stages` is the depth of the rings that feed the loop; `warp_specialize=False` keeps loads in the
     computing warps. `split_masks`: whether iterations in which masks hide nothing are a loop of their own, without
-    masks (None: where that is worth while). The other options are hints."""
+    masks (None: where that is worth while). `loop_unroll_factor`: iterations of one trip, where the step is a constant.
+    The other options are hints."""
 
     def __init__(self, arg1: Any, arg2: Any = None, step: Any = None, num_stages: int | None = None,
                  loop_unroll_factor: int | None = None, disallow_acc_multi_buffer: bool = False,
@@ -34,8 +35,10 @@ class range:
                 self.attrs[name] = bool(unwrap(v))
         if unwrap(flatten):
             self.attrs["flatten"] = True
-        if unwrap(loop_unroll_factor):
-            self.attrs["unroll"] = unwrap(loop_unroll_factor)
+        if factor := unwrap(loop_unroll_factor):
+            if not isinstance(factor, int) or factor < 1:
+                raise CompilationError(f"loop_unroll_factor must be a constant from 1 on, found {factor!r}")
+            self.attrs["unroll"] = factor
 
 
 class static_range:

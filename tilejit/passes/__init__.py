@@ -28,6 +28,7 @@ from tilejit.passes.simplify import simplify
 from tilejit.passes.sink import sink
 from tilejit.passes.split_masks import split_masks
 from tilejit.passes.totals import shrink_totals
+from tilejit.passes.unroll import unroll
 from tilejit.passes.walked_rows import whole_rows
 
 
@@ -54,6 +55,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("simplify2", simplify),
     ("contract", contract),
     ("split_masks", split_masks),
+    ("unroll", unroll),
     ("divide_k", divide_k),
     ("chunks", chunk),
     ("totals", shrink_totals),
