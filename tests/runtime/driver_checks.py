@@ -93,6 +93,31 @@ def merged():
     setting("stub_capturing", 0)
 
 
+def lengths():
+    """Rows that begin anywhere have a kernel for each span of lengths, by launchers too; longer ones the kernel of all."""
+    fake_torch()
+    from tilejit.kernels.rows.softmax import softmax_kernel
+
+    x, out = tensors(2)
+    expect([8, 8, 4, 4, 4])
+
+    def seen(n):
+        made.append(softmax_kernel[(3,)](x, out, n, n, n, BLOCK=8192, num_warps=4))
+        return state.block[0], struct.unpack("<i", parameter(2, 4))[0]
+
+    made = []
+    for n in (1001, 1003, 6001, 1005, 2001, 6003, 1001, 2003, 4001, 6001, 5117, 5119, 1001):
+        warps = 1 if n < 1278 else 2 if n < 2558 else 4
+        assert seen(n) == (32 * warps, n), (n, state.block[0])
+    assert state.loads == 5 and len({id(m) for m in made}) == 1
+    before = state.loads
+    softmax_kernel.bind((3,), x, out, 1005, 1005, 1005, BLOCK=8192, num_warps=4)()
+    assert state.block[0] == 32 and state.loads == before
+    setting("stub_capturing", 1)
+    assert seen(3001)[0] == 128 and state.loads == before, "nothing is loaded in a capture"
+    setting("stub_capturing", 0)
+
+
 def room():
     """The driver knows how many clusters run at once; it is asked once a size."""
     import tilejit

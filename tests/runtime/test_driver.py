@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-CHECKS = ["launch", "merged", "descriptors", "rank_one", "bound", "bound_options", "bound_calls", "cupy_arrays", "calls", "replays",
+CHECKS = ["launch", "merged", "lengths", "descriptors", "rank_one", "bound", "bound_options", "bound_calls", "cupy_arrays", "calls", "replays",
           "arrays", "errors", "lost", "blocking", "without_ptxas", "other_chip", "clusters", "room",
           "dependent_launch", "cooperative_launch", "threads", "forked", "launchers", "quick"]
 

@@ -41,11 +41,16 @@ ELEMENTS, LEAST = 40, 512
 WARPS = (4, 1)
 
 
+def longest(most: int, unit: int, limit: int) -> int:
+    """Elements of the longest row of a tile of `most` that has a form."""
+    return min(most, 32 * limit * ELEMENTS - unit + 1)
+
+
 def form(most: int, unit: int, limit: int) -> tuple[int, int] | None:
     """(warps, at most `limit`, elements of a tile) for rows of so many elements that begin up to unit - 1 behind a
     vector of `unit`."""
     for warps in (1 << i for i in range(limit.bit_length())):
-        if most + unit - 1 <= 32 * warps * ELEMENTS:
+        if most <= longest(most, unit, warps):
             turn = 32 * warps * unit
             return warps, -(-(most + unit - 1) // turn) * turn
     return None
@@ -59,7 +64,7 @@ def span(n: int, most: int, unit: int, limit: int) -> tuple[int, int] | None:
         return None
     warps, size = found
     turn = 32 * warps * unit
-    low = max(1, size - turn - unit + 2, 32 * warps // 2 * ELEMENTS - unit + 2 if warps > 1 else 1)
+    low = max(1, size - turn - unit + 2, longest(most, unit, warps // 2) + 1 if warps > 1 else 1)
     high, whole = min(most, size - unit + 1), size - turn + unit
     return (max(low, whole), high) if n >= whole else (low, min(high, whole - 1))
 

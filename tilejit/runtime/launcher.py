@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from tilejit.runtime import driver, knobs
 from tilejit.runtime.arrays import DeviceArray, plain_tensors, same_as
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.hooks import HOOKS
-from tilejit.runtime.launch import MANY, spanned
+from tilejit.runtime.launch import MANY
 from tilejit.runtime.params import _AS_BITS, Frame, NotForTMA, Packer, bits, divide, is_whole
 from tilejit.runtime.signature import ArgumentKeys
 
@@ -95,11 +95,11 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
         known = text.name(same_as(*[arguments[n] for n in text.tensors], sizes=False)) + called
         text.guards.append(f"({known} or {each})" if len(text.tensors) > 1 else each)
     if (row := compiled.metadata.spanned) is not None and row[0] not in given:
-        between = entry.compiled.options.get("row_span")
-        if between is None:                      # lengths for which there is no other: the slow way finds none
-            text.guards.append(f"{text.name(partial(spanned, compiled))}({row[0]}) is None")
-        else:
-            text.guards.append(f"{between[0]} <= {row[0]} <= {between[1]}")
+        from tilejit.passes.odd_rows import longest
+
+        low, high = entry.compiled.options.get("row_span", (1, longest(*row[1:])))
+        text.guards.append(f"{low} <= {row[0]} <= {high}" if entry.compiled is not compiled else
+                           f"not {low} <= {row[0]} <= {high}")
     for table, key, value in captured:
         text.guards.append(f"{text.name(table)}.get({key!r}) is {text.name(value)}")
     comma = ", " if arguments else ""
