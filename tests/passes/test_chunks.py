@@ -234,6 +234,25 @@ def test_what_adds_up_goes_through_chunks(monkeypatch, kernel, args, count):
     assert f"through a loop of {count} chunks" in compiled.report()
 
 
+@tilejit.kernel
+def narrow_blocks(x, y, M: tl.constexpr, N: tl.constexpr):
+    made = tl.make_tensor_descriptor(y, [N, M], [M, 1], [N, M])
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    made.store([0, 0], tl.trans(tl.sort(tl.load(x + at))))
+
+
+def test_blocks_of_descriptors_keep_16_bytes(monkeypatch):
+    """Rows of 8 numbers were cut into chunks of one, which no descriptor takes."""
+    before, _ = results(narrow_blocks, 8, 256)
+    for name, value in {"REGISTERS": 16, "ELEMENTS": 2}.items():
+        monkeypatch.setattr(chunks, name, value)
+    monkeypatch.setenv("TILEJIT_CACHE", "0")
+    after, compiled = results(tilejit.kernel(narrow_blocks.fn), 8, 256)
+    for was, now in zip(before, after):
+        np.testing.assert_array_equal(was, now)
+    assert "through a loop of 2 chunks" in compiled.report()
+
+
 @pytest.mark.parametrize(("kernel", "args", "dtype"), [
     (product, (256, 256, 256, 1), "fp32"), (product, (256, 256, 64, 2), "fp16"), (blocks, (256, 256), "fp32"),
     (prefixes, (65536, True), "fp32")], ids=lambda x: getattr(x, "name", str(x)))

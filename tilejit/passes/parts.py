@@ -89,11 +89,14 @@ class Group:
         """Set the number of chunks."""
         size, most = 0, 1
         for op, views in self.members.items():
-            tile = shape_of((op if isinstance(op, Value) else (op.results or op.operands[1:])[0]).type)
+            value = op if isinstance(op, Value) else (op.results or op.operands[1:])[0]
+            tile = shape_of(value.type)
             if op in self.roots and op.results:                                    # what is added up
                 views, tile = [(self.sources(op, d)[0] or 0, 0)], shape_of(op.operands[0].type)
             if tile:
                 size, most = gcd(size, *(tile[at] for at, _ in views)), max(most, prod(tile))
+            if isinstance(op, Op) and "tma" in op.define.traits and any(at == len(tile) - 1 for at, _ in views):
+                size = gcd(size, max(1, tile[-1] * elem_of(value.type).bits // 128))        # 16 bytes a row of a block
         self.count = min(1 << max(0, most // self.elements - 1).bit_length(), size & -size)
         return "" if self.count > 1 else f"their {'first' if d == 0 else 'other'} dimension is not long enough"
 
