@@ -16,7 +16,9 @@ from tilejit.kernels.rows.tiles import put, row_sum, wide, wide_type
 
 #: Sums, weights and rows are all in registers: of CTA elements of rows a multiprocessor (a quarter of fp64). The most
 #: CTAs that a row is spread over, elements of a program at least, how deep rings are.
-CTAS, LEAST, STAGES = 16, 2048, 4
+#: Three slots serve a program that has its multiprocessor alone and sums rows twice better than four (layernorm of 8192
+#: columns on an H200: 0.89 and 0.84 of a copy; of 65536 by eight CTAs 0.683 and 0.676).
+CTAS, LEAST, STAGES, ALONE = 16, 2048, 4, 3
 #: Elements of a warp; twice as many where warps that meet hold a multiprocessor up, since what meeting costs does not
 #: depend on them: where a program has the multiprocessor alone, or rows are summed twice, one sum after the other
 #: (layernorm of 4096 columns on an H200: 0.71 and 0.87 of a copy, rmsnorm 0.98 and 0.89; of 8192 0.63 and 0.99, 0.87
@@ -253,6 +255,6 @@ def walk(heads: int, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, 
     whole = heads // gcd(heads, rows)
     programs = tilejit.cdiv(max(1, min(programs, tilejit.cdiv(m.n, rows))), whole) * whole
     room = SHARED // resident - 4096 - size * tilejit.array_info(out.array).dtype.bytes
-    stages = min(STAGES, room // (size * sum([i.dtype.bytes for i in infos])))
+    stages = min(ALONE if centred and size == cta else STAGES, room // (size * sum([i.dtype.bytes for i in infos])))
     return programs, rows, {"ROWS": rows, "BLOCK": block, "STAGES": stages if stages > 1 else 1, "num_warps": warps,
                             "num_ctas": ctas, "maxnreg": min(255, REGISTERS // (32 * warps * resident) // 8 * 8)}
