@@ -136,6 +136,19 @@ def running_places(x, y, B: tl.constexpr):
 
 
 @tilejit.kernel
+def affine(a, b, c, d):
+    return c * a, c * b + d
+
+
+@tilejit.kernel
+def recurrence(x, y, B: tl.constexpr, REVERSE: tl.constexpr):
+    at = tl.arange(0, B)
+    v = tl.load(x + at).to(tl.int32)
+    _, w = tl.associative_scan((v % 5, v), 0, affine, reverse=REVERSE)
+    tl.store(y + at, (w & 0xFFFF).to(tl.float32))
+
+
+@tilejit.kernel
 def counted(x, y, B: tl.constexpr):
     v = tl.load(x + tl.arange(0, B)).to(tl.int32)
     tl.store(y + tl.arange(0, 16), tl.histogram(v, 16).to(tl.float32))
@@ -204,6 +217,7 @@ def results(kernel, *args):
     (lines, (32, 32, 1), 8), (lines, (32, 32, 0), 8), (transposed, (32,), 8), (places, (32, 32), 0),
     (summed_too, (32, 32), 0),
     (prefixes, (1024, False), 8), (prefixes, (1024, True), 8), (from_both_ends, (1024,), 0), (running_places, (1024,), 8),
+    (recurrence, (1024, False), 8), (recurrence, (1024, True), 8),
     (joined, (512,), 8), (added, (1024,), 8), (both_sides, (32,), 8), (summed_by_loops, (1024,), 8),
     (two_results, (1024,), 0), (shifted, (1024,), 0), (whole, (1024,), 0), (met, (1024,), 0)],
     ids=lambda x: getattr(x, "name", str(x)))

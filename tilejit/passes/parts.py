@@ -279,7 +279,7 @@ class _Writer:
             operands = [*operands[:2], *before]
         results = list(b.op(op.name, *operands, regions=[clone_block(r, {}) for r in op.regions], **op.attrs).results)
         if before and op.name == "scan":
-            return self.continued(op, view, operands, results, b)
+            return self.continued(op, view, results, b)
         if before:
             self.after[op, view] = results if op.name == "dot" else [b("add", *before, *results)]
         return results
@@ -304,19 +304,16 @@ class _Writer:
             self.turned[bits] = self.head("xor", self.which, self.head.const(bits, int32))
         return self.turned[bits]
 
-    def continued(self, op: Op, view: View, operands: list[Value], results: list[Value], b: Builder) -> list[Value]:
+    def continued(self, op: Op, view: View, results: list[Value], b: Builder) -> list[Value]:
         """A scan goes on from what the chunk before came to."""
         fold, axis, before = op.regions[0], op.attrs["axis"], self.before[op, view]
-        totals = list(b.op("reduce", *operands, regions=[clone_block(fold, {})], axis=axis).results)
-        self.after[op, view] = self.chosen(fold, before, totals, b)
         shape = shape_of(results[0].type)
         spread = [b("broadcast", b("expand_dims", x, axis=axis), shape=shape) if isinstance(x.type, Tile)
                   else b("splat", x, shape=shape) for x in before]
-        return self.chosen(fold, spread, results, b)
-
-    def chosen(self, fold: Block, before: list[Value], now: list[Value], b: Builder) -> list[Value]:
-        """What has come to be folded with what there is now; the first time, what there is now."""
-        return [b("select", _like(self.first, x, b), x, y) for x, y in zip(now, _folded(fold, [*before, *now], b))]
+        now = [b("select", b("splat", self.first, shape=shape), x, y)
+               for x, y in zip(results, _folded(fold, [*spread, *results], b))]
+        self.after[op, view] = _last(now, axis, op.attrs["reverse"], b)
+        return now
 
 
 def in_lines(op: Op) -> bool:
@@ -362,20 +359,26 @@ def _without(t: Type, axis: int) -> Type:
     return Tile(shape, elem_of(t)) if shape else elem_of(t)
 
 
-def _like(cond: Value, v: Value, b: Builder) -> Value:
-    """A condition for every element of a value."""
-    return b("splat", cond, shape=v.type.shape) if isinstance(v.type, Tile) else cond
-
-
 def _folded(fold: Block, values: list[Value], b: Builder) -> list[Value]:
-    """Two groups of scalars, or of tiles element by element, as the region folds them."""
-    if isinstance(values[0].type, Tile):
-        types = tuple(elem_of(v.type) for v in values[:len(values) // 2])
-        return list(b.op("map", *values, regions=[clone_block(fold, {})], pack=1, dtypes=types).results)
-    mapping = dict(zip(fold.args, values))
-    for op in fold.ops[:-1]:
-        b.insert(clone_op(op, mapping))
-    return [mapping.get(v, v) for v in fold.terminator.operands]
+    """Two groups of tiles, element by element, as the region folds them."""
+    types = tuple(elem_of(v.type) for v in values[:len(values) // 2])
+    return list(b.op("map", *values, regions=[clone_block(fold, {})], pack=1, dtypes=types).results)
+
+
+def _last(values: list[Value], axis: int, first: bool, b: Builder) -> list[Value]:
+    """The last elements of tiles along a dimension, or the first: the fold that keeps those of the greatest index, or
+    of the least (a reduction folds in any order, which not every scan's fold can bear)."""
+    shape = shape_of(values[0].type)
+    index = b("arange", start=0, end=shape[axis])
+    for d in range(len(shape)):
+        index = b("expand_dims", index, axis=d) if d != axis else index
+    types = [*(elem_of(v.type) for v in values), int32]
+    n, region = len(types), Block([*types, *types])
+    inner, args = Builder(region), region.args
+    later = inner("cmp", args[n - 1], args[-1], pred="gt" if first else "lt")
+    inner.op("yield", *(inner("select", later, args[n + i], args[i]) for i in range(n)))
+    index = b("broadcast", index, shape=shape)
+    return list(b.op("reduce", *values, index, regions=[region], axis=axis).results[:-1])
 
 
 # -- ops that are not elementwise: (op, operands, writer, dimension, turn, builder) -> the part -----------------------
