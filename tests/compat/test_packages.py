@@ -248,6 +248,21 @@ def test_functions_of_authors_get_constants_marked(triton):
     assert (out == x).all()
 
 
+def test_constants_are_freed_of_their_mark(triton):
+    from triton.language import core
+
+    @triton.jit
+    def kernel(out, kind: core.constexpr):
+        kind = core._unwrap_if_constexpr(kind)
+        value = core._unwrap_if_constexpr(core.load(out)).to(kind)
+        core.store(out, value.to(core.float32))
+
+    out = np.full(1, 2.75, np.float32)
+    kernel[(1,)](out, core.int32)
+    assert out[0] == 2
+    assert core._unwrap_if_constexpr([core.constexpr(3), (core.constexpr("a"), 1)]) == [3, ("a", 1)]
+
+
 @tilejit.kernel
 def unpacks_some(out):
     i, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)

@@ -8,6 +8,7 @@ from tilejit.compat.triton import _names
 from tilejit.compat.triton.language._extern import extern, extern_elementwise
 from tilejit.frontend.functions import constexpr_function
 from tilejit.ir.types import DTYPES, DType
+from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import Compound as base_value
 
 globals().update({k: v for k, v in vars(_language).items() if not k.startswith("_")})
@@ -25,6 +26,17 @@ def get_int_dtype(bitwidth: int, signed: bool) -> DType:
 def is_builtin(fn: Any) -> bool:
     """Whether a function belongs to the language."""
     return bool(getattr(fn, "is_builtin", False))
+
+
+def _unwrap_if_constexpr(o: Any, *, _b: Any = None) -> Any:
+    """A constant without its mark, in lists and tuples too; in kernels and in functions of authors."""
+    if isinstance(o, (list, tuple)):
+        items = [_unwrap_if_constexpr(x) for x in o]
+        return items if isinstance(o, list) else tuple(items) if type(o) is tuple else type(o)(*items)
+    return unwrap(o)
+
+
+_unwrap_if_constexpr.is_builtin = True  # type: ignore[attr-defined]
 
 
 def __getattr__(name: str) -> Any:
