@@ -1,6 +1,6 @@
 """Differential fuzzing: random tile programs, each run in several ways that must agree.
 
-    python benchmarks/fuzz.py --minutes 10                 evaluator and emulator (sanitized, and under other options)
+    python benchmarks/fuzz.py --minutes 10                 evaluator and emulator (sanitized, other options, chunks)
     python benchmarks/fuzz.py --minutes 10 --gpu --jobs 8  evaluator, tilejit on the GPU (twice), and Triton
 
 Prints each finding with its program made small, and a table; writes benchmarks/results/fuzz.json (findings that are

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +17,7 @@ from fuzz_programs import ELEMENTS, EXACT, INPUTS, PROGRAMS, Case, program
 import tilejit
 import tilejit.language as tl
 from tilejit.errors import CompilationError, TileJitError
+from tilejit.passes import chunks
 
 _numbers = count()
 _DTYPES = {"bfloat16": ml_dtypes.bfloat16}
@@ -72,6 +74,12 @@ def on_cpu(case: Case, target: str, options: dict[str, Any]) -> Arrays:
     return {o.name: arrays[o.name] for o in case.outputs}
 
 
+def in_chunks(case: Case) -> Arrays:
+    """Outputs from the emulator, of tiles that go through loops of chunks as if a thread had no registers for them."""
+    with mock.patch.multiple(chunks, MOST=0, ELEMENTS=2, REGISTERS=1, SHARED=32, MOST_SUMS=0, SUMS=2):
+        return on_cpu(case, "emulator", {})
+
+
 def on_gpu(case: Case, jit: Callable[..., Any], language: Any, options: dict[str, Any]) -> Arrays:
     """Outputs from a GPU, by tilejit or Triton; each array ends where its memory ends."""
     import torch
@@ -95,6 +103,7 @@ def runners(gpu: bool) -> dict[str, Callable[[Case], Arrays]]:
     if not gpu:
         ways["emulator"] = lambda c: on_cpu(c, "sanitized", {})
         ways["emulator, other options"] = lambda c: on_cpu(c, "emulator", c.more)
+        ways["emulator, in chunks"] = in_chunks
         return ways
     ways["gpu"] = lambda c: on_gpu(c, tilejit.kernel, tl, {})
     ways["gpu, other options"] = lambda c: on_gpu(dataclasses.replace(c, warps=c.more.get("num_warps", c.warps)),
