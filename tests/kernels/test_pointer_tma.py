@@ -124,6 +124,14 @@ def test_strides_that_only_the_launch_knows(target):
         assert (c == 0).all()
 
 
+def test_tiles_that_shared_memory_has_no_room_for():
+    """256x256 fp32 numbers: a result of this size is stored through its pointers."""
+    types = ("*fp32:16", "*fp32:16", "*fp32:16", *["int32:16"] * 4, 1, "int32:16", 1, "int32:16", 1)
+    made = plain_matmul.compile(*types, BM=256, BN=256, BK=32, num_warps=8)
+    lines = "\n".join(made.report_lines)
+    assert "shared memory has no room for the tile" in lines
+
+
 @tilejit.kernel
 def doubled(x, y, m, n, stride, BM: tl.constexpr, BN: tl.constexpr):
     """Through descriptors that the kernel makes."""

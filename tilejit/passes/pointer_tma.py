@@ -160,6 +160,8 @@ class _Raising:
         source = argument_of(op.operands[0])
         if is_volatile(op):
             return "it is volatile"
+        if op.operands[0].tile.numel * elem_of(op.operands[1].type).bits > 8 * target_of(self.fn).shared_bytes:
+            return "shared memory has no room for the tile"
         if any("read" in x.define.effects and x.operands and may_alias(source, x) for x in walk(self.fn.body)):
             return "the kernel may read what it writes, through another proxy"
         if any(x is not op and x.define.effects & {"write"} and x.operands and may_alias(source, x)
