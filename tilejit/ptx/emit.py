@@ -234,7 +234,8 @@ class Emitter:
 
     def anew(self) -> None:
         """From here to the end of the block, constants of a thread are made again where they are used, so that none has
-        a register in the loop of products that ends here. (ptxas keeps, and spills, what is computed ahead of it.)"""
+        a register in the loop that ends here. (ptxas keeps, and spills, what is computed ahead of it.) So it is done
+        behind loops whose products have operands in registers; others have room that what stores their sums has not."""
         self.role.known = Known()
         for op in self.indices:
             self.values.pop(op.result, None)
@@ -325,7 +326,7 @@ class Emitter:
             if inner and self.role.known.mark is None:
                 self.ahead(inner)
             EMITTERS[op.name](self, op)
-            if any(x.name == "dot_async" for x in inner):
+            if any(x.name == "dot_async" and isinstance(x.operands[0].type, Tile) for x in inner):
                 self.anew()
         if self.run:
             runs.finish(self)
