@@ -188,8 +188,7 @@ def test_a_printed_plan():
     assert text.startswith("300x256x512 NT, 16 bits on 132 multiprocessors of NVIDIA H200: ") and " us  " in text
     assert text.split("\n")[-1].startswith("chosen, ") and str(choose(problem(300, 256, 512), CHIP).parts[0].way) in text
     a, b = np.zeros((64, 5001), np.float16), np.zeros((5001, 64), np.float16)
-    assert kernels.plan(a, b).startswith("pieces of a, and:\n64x64x5001")
-    assert kernels.plan(a.astype(np.float32), b.astype(np.float32)).startswith("b copied, pieces of a, and:\n64x64x5001")
+    assert kernels.plan(a, b).startswith("a copied, and:\n64x64x5001")
     assert "nothing to sum" in kernels.plan(a[:, :0], b[:0])
     with pytest.raises(tilejit.LaunchError, match="5001 != 64"):
         kernels.plan(a, b.T)
@@ -304,5 +303,5 @@ def test_programs_share_multiprocessors_where_there_are_more_of_them():
     """Eighty programs that could be two a multiprocessor are one; twice as many as multiprocessors are two."""
     alone, beside = Way(128, 16, 4, swap=True), Way(128, 16, 4, swap=True, together=2)
     few, many = problem(8, 80 * 128, 14568), problem(8, 264 * 128, 14568)
-    assert one(few, beside, CHIP) < 1.03 * one(few, alone, CHIP)
+    assert one(few, beside, CHIP) < 1.02 * one(few, alone, CHIP)
     assert one(many, beside, CHIP) > 1.3 * one(few, beside, CHIP)

@@ -37,8 +37,8 @@ from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.way import Part, Way
 
 #: What is fitted. (The rest is counted, or of no consequence to these products.)
-FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "store", "stored", "part", "latency",
-          "block", "line", "meet", "exchange")
+FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "store", "stored", "part",
+          "exchange")
 #: How firmly rates stay near those that a fit starts with: the weight is picked by which the best ways are found.
 PRIORS = (0.1, 1.0, 3.0, 10.0, 30.0)
 #: The likeliest ways that are measured of a product, and others, of those that should take at most so much longer.
