@@ -29,6 +29,7 @@ DTYPES = {"fp32": tilejit.language.float32, "int32": tilejit.language.int32}
 ACTIVATIONS = (None, "relu", "gelu", "silu")
 #: Tiles of whole products, and those whose blocks of K are shared out or divided.
 TILES = (*planning.LARGE, *planning.SMALL, *planning.LONG)
+BATCHED = batched.TILES[::5]
 SHARED = (Way(128, 256, 8), Way(128, 128, 8), Way(64, 128, 4), Way(64, 64, 4), Way(64, 32, 4, swap=True, k_bytes=256))
 #: Multiprocessors that the calls see: programs of four tiles take two each.
 MULTIPROCESSORS = 2
@@ -239,7 +240,7 @@ def streamks() -> Iterator[Configuration]:
 
 def batches() -> Iterator[Configuration]:
     """`batched_matmul`."""
-    for t in batched.TILES:
+    for t in BATCHED:
         m, n = extents(t.m, t.n)
         for f, e in epilogues():
             if not reads(t, f) or ("bias" in e or "activation" in e) and not t.roomy(result_bytes(f, e)):

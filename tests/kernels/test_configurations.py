@@ -139,7 +139,7 @@ def test_every_tile_of_every_table_is_there() -> None:
     named = {(c.family, c.name.split()[0]) for c in CONFIGURATIONS}
     tables = {"matmul": family.TILES,
               "streamk": (*family.planning.LARGE, *family.planning.SMALL, *family.planning.LONG, *family.SHARED),
-              "batched": family.batched.TILES, "fused": family.fused.TILES,
+              "batched": family.BATCHED, "fused": family.fused.TILES,
               "scaled": family.planning.PROMOTED, "mixed": family.planning.WIDENED[128],
               "grouped": sum(family.planning.GROUPED.values(), ())}
     for name, tiles in tables.items():

@@ -11,15 +11,13 @@ from tilejit.kernels._calls import Work, called, given
 from tilejit.kernels._operands import Matrix, new
 from tilejit.kernels.chip import current, hopper
 from tilejit.kernels.launches import End, load, multiply, whole
-from tilejit.kernels.planning import LARGE, best
+from tilejit.kernels.planning import BY_K, LARGE, LONG, SMALL, best, settled
 from tilejit.kernels.problem import checked, facts
 from tilejit.kernels.product import steps
 from tilejit.kernels.way import Way
 
-#: Tiles of one CTA, and of two that divide rows. (Those that divide columns are 2 to 8% slower on an H200; beside the
-#: batch's coordinates there are too few registers for some of 176 and 208 columns.)
-TILES = (*(t for t in LARGE if not t.columns and t.n not in (176, 208)), Way(128, 128, 4),
-         *(Way(64, n, 4) for n in (256, 128, 64, 32)))
+#: All tiles but the large ones of pairs that divide columns (2 to 8% slower on an H200).
+TILES = (*(t for t in LARGE if not t.columns), *SMALL, *LONG, *BY_K)
 #: Bytes of a batch's operands up to which L2 holds all of them, however tiles are walked; then two rows of tiles at a
 #: time: programs side by side share columns as well (2% faster at 64 x 512^3, 1% at 12 x 768 x 3072 x 768 on an H200).
 IN_L2, FEW_ROWS = 8 * 2 ** 20, 2
@@ -53,15 +51,17 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     if 0 in mc.shape:
         return work
     problem = facts(ma, mb, out, bias is not None, activation, batches=batches)
-    t = tiles or best(problem, current(a.device, multiprocessors), TILES, hopper())[0]
+    chip = current(a.device, multiprocessors)
+    t = tiles or settled(problem, best(problem, chip, TILES, hopper(), True)[0], 1, chip)
     bk, (high, wide) = t.step(problem.size), t.computed(t.m, t.n)
     group = FEW_ROWS if (m + n) * problem.k_bytes <= IN_L2 else t.group(t.computed(m, n)[0], tilejit.cdiv(k, bk))
     # Batches are bound by memory. Measured on an H200 at 64 x 512^3: programs of one CTA take 6% longer if the launch
     # begins while the one before it ends (those of two CTAs 4% less), since they then get multiprocessors in any order;
-    # and a tile that another group's products hide is best staged whole.
+    # and a tile that another group's products hide is best staged whole. (Where all run at once they get them in order.)
     multiply(work, t, (m, n, k), bk, t.launched(m, n, multiprocessors, batches), whole(group, batches),
              load(ma, high, bk), load(mb.T, wide, bk), (steps.accumulate, steps.SUMS), mc,
-             End(given(2, bias), activation=activation), launch_pdl=t.ctas > 1, store_stages=1 if t.in_turn else 2)
+             End(given(2, bias), activation=activation), launch_pdl=t.ctas > 1 or t.alone,
+             **(dict(num_stages=t.depth(mc.dtype.bytes)) if t.alone else dict(store_stages=1 if t.in_turn else 2)))
     return work
 
 

@@ -115,10 +115,11 @@ def table(tiles: Table, turned: bool, hopper: bool, a_rows: bool, b_rows: bool, 
 
 
 @lru_cache(maxsize=4096)
-def best(problem: Problem, chip: Chip, tiles: tuple[Way, ...], hopper: bool = True) -> tuple[Way, float]:
-    """The one of these tiles, undivided, with the least estimated time, of those that there are for a problem; and that
-    time."""
-    there = ways_of(problem, hopper, _table(tiles), False)
+def best(problem: Problem, chip: Chip, tiles: tuple[Way, ...], hopper: bool = True,
+         turned: bool = False) -> tuple[Way, float]:
+    """The one of these tiles, undivided, straight or (`turned`) swapped, with the least estimated time, of those that
+    there are for a problem; and that time."""
+    there = ways_of(problem, hopper, _table(tiles), turned)
     times = estimate(problem, there, chip)
     return there.ways[int(times.argmin())], float(times.min())
 
