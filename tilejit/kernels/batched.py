@@ -57,7 +57,7 @@ def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, ac
     group = FEW_ROWS if (m + n) * problem.k_bytes <= IN_L2 else t.group(t.computed(m, n)[0], tilejit.cdiv(k, bk))
     # Batches are bound by memory. Measured on an H200 at 64 x 512^3: programs of one CTA take 6% longer if the launch
     # begins while the one before it ends (those of two CTAs 4% less), since they then get multiprocessors in any order;
-    # and a tile that another group's products hide is best staged whole. (Where all run at once they get them in order.)
+    # and a tile that another group's products hide is best staged whole. (Where all run at once there is no order.)
     multiply(work, t, (m, n, k), bk, t.launched(m, n, multiprocessors, batches), whole(group, batches),
              load(ma, high, bk), load(mb.T, wide, bk), (steps.accumulate, steps.SUMS), mc,
              End(given(2, bias), activation=activation), launch_pdl=t.ctas > 1 or t.alone,
