@@ -16,9 +16,9 @@ from tilejit.kernels.problem import checked, facts
 from tilejit.kernels.product import steps
 from tilejit.kernels.way import Way
 
-#: All tiles but the large ones of pairs that divide columns (2 to 8% slower on an H200), and some of 176 and 208
+#: All tiles but those of pairs that divide columns (2 to 10% slower on an H200), and of pairs some of 176 and 208
 #: columns, for which beside the batch's coordinates there are too few registers.
-TILES = (*(t for t in LARGE if not t.columns and t.n not in (176, 208)), *SMALL, *LONG, *BY_K)
+TILES = tuple(t for t in (*LARGE, *SMALL, *LONG, *BY_K) if not t.columns and (t.ctas == 1 or t.n not in (176, 208)))
 #: Bytes of a batch's operands up to which L2 holds all of them, however tiles are walked; then two rows of tiles at a
 #: time: programs side by side share columns as well (2% faster at 64 x 512^3, 1% at 12 x 768 x 3072 x 768 on an H200).
 IN_L2, FEW_ROWS = 8 * 2 ** 20, 2
