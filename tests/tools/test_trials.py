@@ -1,18 +1,22 @@
 """Configurations that hang, fault or compute something else: contained, named and survived."""
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import tilejit
 import tilejit.language as tl
+from tilejit.runtime.arrays import ArrayInfo, array_info
 from tilejit.tools.agreement import Agreement
+from tilejit.tools.costs import host_copies
 
 HERE = Path(__file__).resolve().parent
 STUB = HERE.parent / "runtime" / "libcuda_stub.c"
@@ -103,3 +107,21 @@ def test_what_agrees():
     assert not b.problem({"c": nan}) and not b.problem({"c": nan}), "the same NaN is the same"
     whole = Agreement()
     assert not whole.problem({"i": np.arange(5)}) and "i[0] is 1" in whole.problem({"i": np.arange(5) + 1})
+
+
+def test_copies_of_arrays_of_the_gpu_come_through_its_driver(monkeypatch):
+    """Their addresses mean nothing in host memory."""
+    class OnGpu:
+        __cuda_array_interface__ = {"shape": (3,), "typestr": "<i4", "data": (4096, False), "version": 3}
+
+    def to_host(to, address, size):
+        assert (address, size) == (4096, 12)
+        ctypes.memmove(to, np.arange(7, 10, dtype=np.int32).ctypes.data, size)
+
+    device = SimpleNamespace(synchronize=lambda: None, to_host=to_host)
+    monkeypatch.setattr("tilejit.tools.costs.driver.device", lambda index: device)
+    monkeypatch.setattr("tilejit.tools.costs.array_info", lambda x: ArrayInfo(4096, tl.int32, (3,), (1,), 0)
+                        if isinstance(x, OnGpu) else array_info(x))
+    here = np.arange(2)
+    found = host_copies({"there": OnGpu(), "here": here})
+    assert found["there"].tolist() == [7, 8, 9] and found["here"].tolist() == [0, 1] and found["here"] is not here

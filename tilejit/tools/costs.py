@@ -105,9 +105,10 @@ def written_arrays(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> dict[
 
 def host_copies(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Copies of arrays in host memory, once all work of their GPU is done."""
-    found = {name: view.copy() for name, view in host_arrays(arrays).items()}
-    for name, x in arrays.items():
-        info = array_info(x)
+    infos = {name: array_info(x) for name, x in arrays.items()}
+    here = host_arrays({name: x for name, x in arrays.items() if not infos[name].on_gpu})
+    found = {name: view.copy() for name, view in here.items()}
+    for name, info in infos.items():
         if info.on_gpu:
             low, high = info.span()
             raw, device = np.empty(high - low, np.uint8), driver.device(info.device)
