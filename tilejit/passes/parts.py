@@ -157,7 +157,7 @@ class Group:
             lines = view[1] in (0, _UNIT - 1) and self.down in (None, down)
             self.down = down if lines else self.down
         product = op.name == "dot" and self.products and len(shape_of(v.type)) == 2
-        if not (pure or lines or product or op.name in (*_SLICES, *_ALIKE)) \
+        if not (pure or lines or product or op.name in _SLICES or _alike(op)) \
                 or op.name == "reshape" and d or op.name == "join" and d == len(shape_of(v.type)) - 1:
             return f"{name} is made whole by {op.name}"
         return ""
@@ -401,6 +401,11 @@ def _part(op: Op, w: _Writer, d: int) -> tuple[int, ...]:
     return (*shape[:d], shape[d] // w.group.count, *shape[d + 1:])
 
 
+def _alike(op: Op) -> bool:
+    """Whether an op moves elements, so that its parts are itself of the parts."""
+    return "shape" in op.define.traits and "collective" not in op.define.traits
+
+
 def _shuffled(op: Op, operands: list[Value], w: _Writer, d: int, turn: int, b: Builder) -> Value:
     mask = op.attrs["mask"] % _part(op, w, d)[d] if op.attrs["axis"] == d else op.attrs["mask"]
     return b("xor_shuffle", *operands, axis=op.attrs["axis"], mask=mask) if mask else operands[0]
@@ -408,5 +413,3 @@ def _shuffled(op: Op, operands: list[Value], w: _Writer, d: int, turn: int, b: B
 
 _SLICES = {"arange": _arange, "const": _const, "splat": _shaped, "broadcast": _shaped, "reshape": _shaped,
            "xor_shuffle": _shuffled}
-#: Ops that move elements, whose parts are they themselves of the parts.
-_ALIKE = ("expand_dims", "trans", "join", "split")

@@ -322,7 +322,7 @@ class Emitter:
             self.at(op)
             if op.name not in EMITTERS:
                 raise CompilationError(f"no PTX emitter for op {op.name}", op.loc)
-            inner = [x for region in op.regions for x in listed(region)]
+            inner = [x for region in op.regions for x in listed(region)] if op.regions else []
             if inner and self.role.known.mark is None:
                 self.ahead(inner)
             EMITTERS[op.name](self, op)

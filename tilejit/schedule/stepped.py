@@ -25,9 +25,6 @@ COSTS = {"mul": 3, "add": 2, "sub": 2, "ptr_add": 3, "cast": 1}
 LEAST, MOST = 4, 8
 #: Instructions of all trips of a loop, about, up to which ptxas writes it out.
 WRITTEN_OUT = 1500
-#: Ops through which a multiple of the index goes as it is.
-_SAME = ("splat", "expand_dims", "broadcast", "reshape", "trans", "hint")
-
 #: How far a value goes in a trip: a number, or a scalar.
 Pace = Union[int, Value]
 
@@ -40,13 +37,19 @@ def step_addresses(fn: Function) -> Function:
     return fn
 
 
+def _same(op: Op) -> bool:
+    """Whether a multiple of the index goes through an op as it is: the same numbers, in another shape at most."""
+    return "keeps_sign" in op.define.traits and "collective" not in op.define.traits and (
+        "shape" in op.define.traits or "identity" in op.define.traits)
+
+
 def _written_out(loop: Op) -> bool:
     """Whether ptxas writes all trips of a loop one behind the other."""
     lo, hi, step = map(const_of, loop.operands[:3])
     if lo is None or hi is None or not step:
         return False
     each = sum(v.type.layout.num_registers if isinstance(v.type, Tile) and v.type.layout else 1
-               for op in walk(loop.regions[0]) if op.name not in _SAME for v in op.results)
+               for op in walk(loop.regions[0]) if not _same(op) for v in op.results)
     return -(-(hi - lo) // step) * each <= WRITTEN_OUT
 
 
@@ -87,7 +90,7 @@ class _Loop:
     def _linear(self, op: Op, kinds: list[str]) -> bool:
         elem, tile = elem_of(op.result.type), isinstance(op.result.type, Tile)
         wide = isinstance(elem, Ptr) or isinstance(elem, DType) and elem == int64
-        if op.name in _SAME or op.name == "ptr_add" and kinds[0] + kinds[1] != "":
+        if _same(op) or op.name == "ptr_add" and kinds[0] + kinds[1] != "":
             return wide and all(_wide(x) for x, k in zip(op.operands, kinds) if k == "moves")
         if op.name == "cast":
             return wide and not tile and elem_of(op.operands[0].type) in (int32, int64)
@@ -180,7 +183,7 @@ def _wide(v: Value) -> bool:
 
 def _number(v: Value) -> Pace | None:
     """The scalar that is everywhere in a value, a number if it is known."""
-    while isinstance(v.type, Tile) and isinstance(v.op, Op) and v.op.name in _SAME:
+    while isinstance(v.type, Tile) and isinstance(v.op, Op) and _same(v.op):
         v = v.op.operands[0]
     known = const_of(v)
     return known if isinstance(known, int) else None if isinstance(v.type, Tile) else v
