@@ -107,8 +107,8 @@ def test_the_greatest_kernel() -> None:
         return x if not isinstance(x, At) else x.descriptor or types[x.index]
 
     count, calls = cost(launch.kernel.kernel, *typed(launch.arguments), **launch.kernel.given)
-    # 45.0 an instruction
-    assert count > 4000 and calls <= 46 * count, (count, calls)
+    # 44.6 an instruction
+    assert count > 4000 and calls <= 45 * count, (count, calls)
 
 
 @tilejit.kernel

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Block, Function, Op, Value, listed, uses
+from tilejit.ir import Block, Function, Op, Value, enclosing, listed, uses
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of, uint64
 from tilejit.layout.linear import LinearLayout
@@ -119,6 +119,8 @@ class Emitter:
         self.matrices: dict[tuple[Op, int], str] = {}    # product, operand -> register with the slot's descriptor
         self.packed: dict[tuple[str, ...], str] = {}     # elements made together -> the register of all
         self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
+        self.fed = {loop for op in listed(fn.body) if op.name == "dot_async" and isinstance(op.operands[0].type, Tile)
+                    for loop in enclosing(op)}   # loops and branches with products that have operands in registers
         self.indices: list[Op] = []              # `arange` ops of the blocks around what is emitted
         self.role = Role("all", fn.attrs["num_warps"], "0", "1")
         self.version = (8, 0)        # of the PTX ISA
@@ -322,11 +324,10 @@ class Emitter:
             self.at(op)
             if op.name not in EMITTERS:
                 raise CompilationError(f"no PTX emitter for op {op.name}", op.loc)
-            inner = [x for region in op.regions for x in listed(region)] if op.regions else []
-            if inner and self.role.known.mark is None:
-                self.ahead(inner)
+            if op.regions and self.role.known.mark is None:
+                self.ahead([x for region in op.regions for x in listed(region)])
             EMITTERS[op.name](self, op)
-            if any(x.name == "dot_async" and isinstance(x.operands[0].type, Tile) for x in inner):
+            if op in self.fed:
                 self.anew()
         if self.run:
             runs.finish(self)
