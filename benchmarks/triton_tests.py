@@ -237,7 +237,8 @@ def main() -> None:
                     str(options.folder), "-p", "no:cacheprovider", "-q", "--no-header", "--tb=no", *workers,
                     *(f"--{k}={getattr(options, k)}" for k in ("sample", "seed", "limit", "seconds")), f"--rows={rows_at}",
                     *(str(options.folder / f) for f in options.files or FILES)],
-                   env={**os.environ, "PYTHONPATH": os.pathsep.join(path)})
+                   env={**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")},    # we may be a worker
+                        "PYTHONPATH": os.pathsep.join(path)})
     rows = json.loads(rows_at.read_text())
     rows_at.unlink()
     total: Counter[str] = Counter()
