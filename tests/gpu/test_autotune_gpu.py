@@ -57,5 +57,7 @@ def test_a_tuned_kernel_in_a_graph(monkeypatch):
     x, out = torch.randn(n, device="cuda"), torch.zeros(n, device="cuda")
     k = tilejit.autotune(CONFIGS, ["n"])(accumulate)
     k[grid](x, out, n)
-    replayed, called = graph_burst(lambda: k[grid](x, out, n))(60), gpu_burst(lambda: k[grid](x, out, n))(30)
+    replay, call = graph_burst(lambda: k[grid](x, out, n)), gpu_burst(lambda: k[grid](x, out, n))
+    pairs = [(replay(60), call(30)) for _ in range(5)]                       # other tests may be on the same GPU
+    replayed, called = map(min, zip(*pairs, strict=True))
     assert 0.5 < replayed / called < 1.5
