@@ -1,6 +1,5 @@
-"""tilejit: Python functions in Triton's tile language, compiled to PTX for Hopper GPUs.
-
-The names are loaded when they are first asked for: `import tilejit` by itself loads none of the package.
+"""Python functions in Triton's tile language, compiled to PTX for Hopper GPUs. Names load when they are first asked
+for.
 """
 from __future__ import annotations
 

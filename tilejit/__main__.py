@@ -13,7 +13,6 @@ import numpy as np
 
 
 def demo(size: int) -> int:
-    """Compile and run a bf16 matmul of size^3: on the GPU if there is one, else on the CPU."""
     import ml_dtypes
 
     import tilejit
@@ -46,7 +45,6 @@ def demo(size: int) -> int:
 
 
 def ops() -> int:
-    """Print the op table of tile IR."""
     from tilejit.ir import OPS
 
     for op in sorted(OPS.values(), key=lambda o: (o.family, o.name)):
@@ -56,8 +54,9 @@ def ops() -> int:
 
 
 def cache(action: str, kernel: str) -> int:
-    """The disk cache: `ls` lists it, `why KERNEL` says why the kernel's last entry was none of the earlier ones,
-    `clear` empties it."""
+    """The disk cache: `ls` lists it, `why KERNEL` says how the kernel's last entry differs from earlier ones, `clear`
+    empties it.
+    """
     from tilejit.runtime import cache as store
 
     base = store.folder()
@@ -77,7 +76,6 @@ def cache(action: str, kernel: str) -> int:
 
 
 def summary(key: dict[str, Any]) -> str:
-    """A cache key on one line: the kernel, its arguments and its options."""
     def value(v: Any) -> str:
         return v[1] if isinstance(v, list) and isinstance(v[1], str) else str(v)
 
@@ -87,7 +85,7 @@ def summary(key: dict[str, Any]) -> str:
 
 
 def why(rows: list[Any], kernel: str) -> int:
-    """Print what sets a kernel's last used cache entry apart from the entry most like it."""
+    """Print how a kernel's last used cache entry differs from the entry most like it."""
     from tilejit.runtime.cache import difference
 
     if len(rows) < 2:
@@ -101,7 +99,7 @@ def why(rows: list[Any], kernel: str) -> int:
 
 
 def stages(kernel: str, only: str) -> int:
-    """Compile a ready kernel (matmul, attention) and print what each pass made of it."""
+    """Compile a ready kernel (matmul, attention) and print it after each pass."""
     import ml_dtypes
 
     import tilejit
@@ -124,7 +122,6 @@ def stages(kernel: str, only: str) -> int:
 
 
 def info() -> int:
-    """Versions, assembler, GPU, cache and settings."""
     import tilejit
     from tilejit.runtime import cache as store
     from tilejit.runtime import driver, knobs, ptxas
@@ -144,7 +141,6 @@ def info() -> int:
 
 
 def main() -> int:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tilejit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help=demo.__doc__).add_argument("--size", type=int, default=512)

@@ -1,7 +1,7 @@
-"""The exception family of tilejit, and source locations.
+"""Errors of tilejit, and source locations.
 
-Every error a user can cause is a `TileJitError`; one that belongs to a line of a kernel carries a
-`Loc` and prints that line with a caret, then the chain of inlined calls that led there.
+Every error a user can cause is a `TileJitError`; one with a `Loc` prints that line with a caret, then the inlined calls
+that led there.
 """
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 
 def close_matches(word: str, known: Iterable[str], count: int = 1) -> list[str]:
-    """What of the known words somebody may have meant who wrote `word`."""
     from difflib import get_close_matches
 
     return get_close_matches(word, list(known), count)
@@ -28,15 +27,13 @@ class Loc(NamedTuple):
     call_site: Loc | None = None
 
     def source(self) -> str:
-        """The source line without its newline, or an empty string when the file cannot be read."""
         return linecache.getline(self.file, self.line).rstrip("\n")
 
     def short(self) -> str:
-        """`file.py:12`, for comments and reports."""
         return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
 
     def caret(self) -> str:
-        """The `file:line:col` header, the source line and a `^^^` span under it."""
+        """The `file:line:col` header, the source line and a `^^^` span."""
         where = f"{self.file}:{self.line}:{self.col + 1}"
         text = f"  {where}" + (f", in {self.function}" if self.function else "")
         src = self.source()
@@ -51,9 +48,7 @@ class TileJitError(Exception):
 
 
 class CompilationError(TileJitError):
-    """A kernel that cannot be compiled: what was expected, what was found, and where.
-
-    `loc` may be filled in by an outer frame that knows it (`with_loc`); `notes` are extra lines.
+    """A kernel that cannot be compiled; `loc` may be filled in by an outer frame (`with_loc`), `notes` are extra lines.
     """
 
     def __init__(self, message: str, loc: Loc | None = None, notes: tuple[str, ...] = ()):
@@ -61,7 +56,7 @@ class CompilationError(TileJitError):
         self.message, self.loc, self.notes = message, loc, tuple(notes)
 
     def with_loc(self, loc: Loc | None) -> CompilationError:
-        """Fill in the location if the error has none yet; returns self."""
+        """Fill in a missing location; returns self."""
         if self.loc is None:
             self.loc = loc
         return self
@@ -79,7 +74,7 @@ class CompilationError(TileJitError):
 
 
 class ClusterError(CompilationError):
-    """What programs of several CTAs cannot do, or are not taught to do: one CTA can."""
+    """What programs of several CTAs cannot do: one CTA can."""
 
 
 class StaticAssertionError(CompilationError):
@@ -95,7 +90,7 @@ class SharedMemoryError(CompilationError):
 
 
 class VerificationError(CompilationError):
-    """The tile IR broke one of its own rules: a bug in a pass, not in the kernel."""
+    """Tile IR broke one of its own rules: a bug in a pass, not in the kernel."""
 
 
 class AssemblyError(CompilationError):
@@ -111,8 +106,8 @@ class AutotuneError(LaunchError):
 
 
 class CudaError(TileJitError):
-    """A CUDA driver call failed: name, code, text, and what was being done."""
+    """A CUDA driver call failed."""
 
 
 class EmulatorError(TileJitError, RuntimeError):
-    """The emulator met PTX that it does not model, or a program that breaks a rule of PTX or its own assertion."""
+    """PTX that the emulator does not model, or a program that breaks a rule of PTX or its own assertion."""

@@ -26,7 +26,6 @@ def rel_error(out: Any, ref: Any) -> float:
 
 
 def assert_close(out: Any, ref: Any, bound: float, what: str = "result") -> None:
-    """Raise AssertionError if the relative error is above `bound`."""
     error = rel_error(out, ref)
     assert error <= bound, f"{what}: relative error {error:.3e} is above {bound:.1e}"
 
@@ -35,8 +34,9 @@ def do_bench(fn: Callable[[], Any], warmup: float = 25, rep: float = 100, grad_t
              quantiles: Sequence[float] | None = None, return_mode: str = "mean") -> Any:
     """Time of one call in milliseconds, by CUDA events, with the L2 cache overwritten before each (needs torch).
 
-    As Triton's: `warmup` and `rep` are milliseconds to spend; the result is the mean, or what `return_mode` says
-    (mean, median, min, max, all), or the `quantiles`. Two functions are compared in turns."""
+    As Triton's: `warmup` and `rep` are milliseconds to spend; returns the mean, or by `return_mode` (median, min, max,
+    all), or `quantiles`. Two functions are compared in turns.
+    """
     import torch
 
     def event() -> Any:

@@ -52,7 +52,6 @@ __all__ = ["OPS", "Block", "Builder", "Edge", "Function", "Op", "OpDef", "Value"
 
 
 def __getattr__(name: str) -> Any:
-    """`OPS`: the op table, filled."""
     if name != "OPS":
         raise AttributeError(f"module 'tilejit.ir' has no attribute {name!r}")
     from tilejit.ir import ops  # noqa: F401

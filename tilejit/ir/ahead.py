@@ -1,4 +1,4 @@
-"""Loads ahead of time: what a loop's later iterations need early, and why a load cannot be issued that early."""
+"""Loads ahead of time: what a loop's later iterations need early, and why a load cannot be issued early."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -9,8 +9,9 @@ from tilejit.ir.core import Edge, Op, Value, edge_of, loop_around, walk
 
 @dataclass(frozen=True)
 class Ahead:
-    """How to compute the operands of loads for another iteration: what the loop carries for them, the ops
-    that make the operands, and the ops that carry those values on."""
+    """How to compute operands of loads for another iteration: what the loop carries for them, the ops that make them,
+    and the ops that carry those values on.
+    """
 
     carried: tuple[Edge, ...]
     ops: list[Op]
@@ -18,7 +19,7 @@ class Ahead:
 
 
 def address_slice(loop: Op, values: Iterable[Value]) -> Ahead | Op:
-    """What of a loop's body must run ahead for some values in it, or the op because of which it cannot."""
+    """What of a loop's body must run ahead for some of its values, or the op that prevents it."""
     body = loop.regions[0]
     wanted: set[Op] = set()
     carried: dict[int, Edge] = {}
@@ -63,7 +64,7 @@ def ahead_problem(load: Op) -> str:
 
 
 def order_problem(load: Op, loop: Op) -> str:
-    """What a loop does that a load cannot pass, though its address is known; empty if nothing."""
+    """What in a loop a load cannot pass; empty if nothing."""
     source = argument_of(load.operands[0])
     for op in walk(loop.regions[0]):
         if op.define.effects & {"sync"} or "sem" in op.attrs and op.attrs["sem"] != "relaxed":
@@ -74,12 +75,12 @@ def order_problem(load: Op, loop: Op) -> str:
 
 
 def is_volatile(op: Op) -> bool:
-    """Whether a load must happen where it stands (PTX ISA, cache operators: .cv fetches again)."""
+    """Whether a load must stay where it stands (PTX ISA: .cv fetches again)."""
     return bool(op.attrs.get("volatile")) or (op.attrs.get("cache") or "").lstrip(".") == "cv"
 
 
 def may_alias(source: Value | None, write: Op) -> bool:
-    """Different arguments are different memory; what an address is computed from must be known to tell."""
+    """Different arguments are different memory."""
     other = argument_of(write.operands[0]) if write.operands else None
     return source is None or other is None or source is other
 
@@ -89,7 +90,6 @@ def _line(op: Op) -> str:
 
 
 def argument_of(v: Value) -> Value | None:
-    """The argument that a pointer (or descriptor) is computed from, or None if that is not plain."""
     seen: set[Value] = set()
     while v not in seen:
         seen.add(v)
@@ -108,7 +108,6 @@ def argument_of(v: Value) -> Value | None:
 
 
 def _moved(v: Value) -> Value:
-    """The pointer that a chain of additions starts from."""
     while isinstance(v.op, Op) and "same_memory" in v.op.define.traits:
         v = v.op.operands[0]
     return v

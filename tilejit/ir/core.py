@@ -1,8 +1,7 @@
-"""The tile IR itself: values, ops, blocks and functions, in SSA form with nested regions.
+"""The tile IR: values, ops, blocks and functions, in SSA form with nested regions.
 
-Control flow is structured (`for`, `while`, `if`, `roles` are ops with blocks inside), so a pass is a
-function that walks blocks in order. Equality is identity; nothing about a value lives elsewhere.
-Use lists are not kept: kernels have a few thousand ops at most, so `uses(fn)` recomputes them.
+Control flow is structured (`for`, `while`, `if`, `roles` are ops with blocks inside). Equality is identity. Use lists
+are recomputed by `uses(fn)`: kernels have a few thousand ops at most.
 """
 from __future__ import annotations
 
@@ -21,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """A result of an op or an argument of a block; `name` comes from the user's variable if there is one.
+    """A result of an op or an argument of a block, named after the user's variable if there is one.
 
-    `tile`, `buffer` and so on are the type where it is known to be of that kind, `maker` is the op of a result."""
+    `tile`, `buffer` and so on are the type where it is of that kind, `maker` is the op of a result.
+    """
 
     __slots__ = ("type", "op", "index", "name")
 
@@ -40,12 +40,11 @@ class Value:
 
     @property
     def owner(self) -> Op | None:
-        """The op that makes it, or that has the block of which it is an argument."""
+        """The op that makes it, or whose block has it as an argument."""
         return self.op.parent if isinstance(self.op, Block) else self.op
 
     @property
     def home(self) -> Block | None:
-        """The block in which it is made."""
         return self.op.parent if isinstance(self.op, Op) else self.op
 
     @property
@@ -81,9 +80,7 @@ class Value:
 
 
 class Op:
-    """One operation: `name` is a key of `OPS`; operands are values, attrs are plain printable data.
-
-    `define` is the row of the op table: meaning, type rule, effects, numpy meaning."""
+    """One operation: `name` is a key of `OPS` and `define` its row there; attrs are plain printable data."""
 
     __slots__ = ("name", "define", "operands", "attrs", "regions", "results", "loc", "parent")
 
@@ -104,12 +101,10 @@ class Op:
 
     @property
     def result(self) -> Value:
-        """The single result."""
         (result,) = self.results
         return result
 
     def add_results(self, types: Iterable[Type], names: Iterable[str] = ()) -> list[Value]:
-        """More results, behind those that it has."""
         given, first = [*names], len(self.results)
         new = [Value(t, self, first + i, given[i] if given else "") for i, t in enumerate(types)]
         self.results += new
@@ -117,13 +112,11 @@ class Op:
 
     @property
     def block(self) -> Block:
-        """The block that it is in."""
         assert self.parent is not None, self
         return self.parent
 
     @property
     def place(self) -> str:
-        """Where it comes from, for reports."""
         return self.loc.short() if self.loc else "?"
 
     def __repr__(self) -> str:
@@ -132,7 +125,7 @@ class Op:
 
 
 class Block:
-    """A straight list of ops with arguments; the last op of a region's block is its terminator."""
+    """A list of ops with arguments; the last op of a region's block is its terminator."""
 
     __slots__ = ("args", "ops", "parent")
 
@@ -151,10 +144,10 @@ class Block:
 
 
 class Function:
-    """A kernel: `body.args` are its parameters, `arg_attrs[i]` what is known of each (`divisible`: 16,
-    `nonnegative`: true).
+    """A kernel: `body.args` are its parameters, `arg_attrs[i]` what is known of each (`divisible`: 16, `nonnegative`:
+    true).
 
-    `attrs` holds num_warps, num_stages and what passes decide (report lines, shared memory, ...).
+    `attrs` holds num_warps, num_stages and what passes decide.
     """
 
     __slots__ = ("name", "body", "arg_attrs", "attrs", "loc")
@@ -168,7 +161,6 @@ class Function:
         self.attrs: dict[str, Any] = dict(attrs or {})
 
     def say(self, kind: str, text: str, at: str = "", **numbers: int | str | bool) -> None:
-        """Add a line to the report (`ir/report.py`)."""
         self.attrs.setdefault("report", []).append(Record(kind, text, at, **numbers))
 
     def __str__(self) -> str:
@@ -178,7 +170,7 @@ class Function:
 
 
 class Builder:
-    """Appends ops to a block, at its end or at `at`, giving each the current source location."""
+    """Appends ops to a block, at its end or at `at`, with the current source location."""
 
     def __init__(self, block: Block, at: int | None = None, loc: Loc | None = None):
         self.block, self.at, self.loc = block, at, loc
@@ -197,7 +189,6 @@ class Builder:
         return self.insert(Op(name, operands, attrs, regions, result_types, self.loc))
 
     def __call__(self, name: str, /, *operands: Value, **attrs: Any) -> Value:
-        """Create an op with one result and return that result."""
         return self.insert(Op(name, operands, attrs, loc=self.loc)).result
 
     def const(self, value: int | float | bool, type: Type) -> Value:
@@ -211,11 +202,12 @@ def beside(op: Op, behind: bool = False) -> Builder:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One way of values through control flow: what enters a loop, is carried and handed on by it, and leaves it.
+    """One way of values through control flow.
 
-    `init` enters (None for `if`, which hands nothing in), `args` are the block arguments that hold the value (one of
-    a `for`, one in each region of a `while`), `ends` what the regions' terminators hand on (`yield`, `condition`; a
-    branch that returns hands on nothing), in the order of the regions, and `result` is what leaves."""
+    `init` enters (None for `if`), `args` are the block arguments that hold the value (one of a `for`, one in each
+    region of a `while`), `ends` what the regions' terminators hand on (a branch that returns hands on nothing), in the
+    order of the regions, and `result` is what leaves.
+    """
 
     index: int
     init: Value | None
@@ -225,23 +217,20 @@ class Edge:
 
     @property
     def sources(self) -> tuple[Value, ...]:
-        """What the carried value may be: the initial value and what regions hand on."""
         return self.ends if self.init is None else (self.init, *self.ends)
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """All values of the edge."""
         return (*self.sources, *self.args, self.result)
 
 
 def edges(op: Op) -> list[Edge]:
-    """The edges of a `for`, `while` or `if`, in the order of its results; other ops (`roles` too) have none."""
+    """The edges of a `for`, `while` or `if`, in the order of its results; other ops have none."""
     return [_edge(op, i) for i in range(len(op.results))] if op.define.carries else []
 
 
 def edge_of(v: Value) -> tuple[Op, Edge] | None:
-    """The op and the edge that a value is a block argument or a result of; None for every other value, a loop's
-    induction variable among them."""
+    """The op and edge that a value is a block argument or a result of; None for others, also induction variables."""
     if isinstance(v.op, Op):
         return (v.op, _edge(v.op, v.index)) if v.op.define.carries else None
     owner = v.op.parent if v.op is not None else None
@@ -251,7 +240,7 @@ def edge_of(v: Value) -> tuple[Op, Edge] | None:
 
 
 def edge_at(op: Op, index: int) -> tuple[Op, Edge] | None:
-    """The op and the edge that operand `index` of an op goes into: of a loop, or of a terminator."""
+    """The op and edge that an operand of a loop or terminator goes into."""
     owner = op
     if "terminator" in op.define.traits and op.parent is not None and op.parent.parent is not None:
         owner = op.parent.parent
@@ -260,7 +249,6 @@ def edge_at(op: Op, index: int) -> tuple[Op, Edge] | None:
 
 
 def reached(values: Iterable[Value], sources: Callable[[Value], Iterable[Value]]) -> set[Value]:
-    """These values and all that they come from; `sources` gives what one value comes from."""
     found, work = set(values), [*values]
     while work:
         for v in sources(work.pop()):
@@ -271,7 +259,7 @@ def reached(values: Iterable[Value], sources: Callable[[Value], Iterable[Value]]
 
 
 def needed(ops: Iterable[Op], among: Collection[Op]) -> set[Op]:
-    """These ops, and those of some others that they need."""
+    """These ops, and those `among` others that they need."""
     found, work = set(ops), [*ops]
     while work:
         more = {v.op for v in read(work.pop()) if isinstance(v.op, Op) and v.op in among} - found
@@ -281,13 +269,12 @@ def needed(ops: Iterable[Op], among: Collection[Op]) -> set[Op]:
 
 
 def controls(op: Op) -> list[Value]:
-    """What decides which regions of a `for`, `while` or `if` run, and how often: bounds, conditions."""
+    """What decides which regions of a `for`, `while` or `if` run, and how often."""
     ends = [op, *(region.terminator for region in op.regions)] if op.define.carries else []
     return [v for end in ends for v in end.operands[:end.define.fixed]]
 
 
 def keep_edges(op: Op, kept: Sequence[int]) -> None:
-    """Remove the edges of an op that are not among `kept`, in place."""
     def cut(values: list[Value], first: int) -> list[Value]:
         return [*values[:first], *(values[first + i] for i in kept)]
 
@@ -307,7 +294,7 @@ def keep_edges(op: Op, kept: Sequence[int]) -> None:
 
 
 def _leading(op: Op) -> int:
-    """How many block arguments of an op come before those that it carries: the induction variable of a `for`."""
+    """Block arguments before those that are carried: the induction variable of a `for`."""
     return max(0, len(op.regions[0].args) - len(op.results))
 
 
@@ -321,7 +308,7 @@ def _edge(op: Op, i: int) -> Edge:
 
 
 def walk(block: Block) -> Iterator[Op]:
-    """Every op of a block and of the regions inside, in order; the list may be edited behind the walk."""
+    """Every op of a block and its regions, in order; the list may be edited behind the walk."""
     rest: list[Iterator[Op]] = [iter([*block.ops])]
     while rest:
         for op in rest[-1]:
@@ -334,7 +321,7 @@ def walk(block: Block) -> Iterator[Op]:
 
 
 def listed(block: Block) -> list[Op]:
-    """Every op of a block and of the regions inside, in order, as they are now: for who reads all of them."""
+    """`walk` as a list."""
     out: list[Op] = []
     done = 0
     for i, op in enumerate(block.ops, 1):
@@ -347,7 +334,6 @@ def listed(block: Block) -> list[Op]:
 
 
 def blocks(block: Block) -> Iterator[Block]:
-    """A block and the blocks of all regions inside."""
     yield block
     for op in block.ops:
         for region in op.regions:
@@ -355,17 +341,15 @@ def blocks(block: Block) -> Iterator[Block]:
 
 
 def whole(op: Op) -> list[Op]:
-    """An op and the ops in its regions."""
     return [op, *(x for region in op.regions for x in listed(region))]
 
 
 def read(op: Op) -> list[Value]:
-    """The values that an op and the ops in its regions use."""
     return [v for x in whole(op) for v in x.operands]
 
 
 def uses(block: Block) -> dict[Value, list[tuple[Op, int]]]:
-    """For every value used in the block (nested regions included): its (op, operand index) pairs."""
+    """For every value used in the block and its regions: its (op, operand index) pairs."""
     table: dict[Value, list[tuple[Op, int]]] = {}
     for op in listed(block):
         for i, v in enumerate(op.operands):
@@ -377,7 +361,7 @@ def uses(block: Block) -> dict[Value, list[tuple[Op, int]]]:
 
 
 def replace(block: Block, mapping: dict[Value, Value]) -> None:
-    """Make every use in the block of a key use its value instead (chains are followed)."""
+    """Replace keys by their values throughout the block (chains are followed)."""
     def final(v: Value) -> Value:
         while v in mapping:
             v = mapping[v]
@@ -397,7 +381,7 @@ def erase(ops: set[Op], block: Block) -> None:
 
 
 def clone_op(op: Op, mapping: dict[Value, Value], keep: Callable[[Op], bool] | None = None) -> Op:
-    """A copy of op with operands mapped; its results (and region arguments) are added to `mapping`."""
+    """A copy with operands mapped; its results and region arguments are added to `mapping`."""
     new = Op(op.name, [mapping.get(v, v) for v in op.operands], op.attrs,
              [clone_block(r, mapping, keep) for r in op.regions] if op.regions else None,
              [r.type for r in op.results], op.loc)
@@ -409,7 +393,7 @@ def clone_op(op: Op, mapping: dict[Value, Value], keep: Callable[[Op], bool] | N
 
 def clone_block(block: Block, mapping: dict[Value, Value],
                 keep: Callable[[Op], bool] | None = None) -> Block:
-    """A copy of a block (ops for which `keep` is false are left out), recorded in `mapping`."""
+    """A copy of a block without ops for which `keep` is false; adds to `mapping`."""
     new = Block([a.type for a in block.args], [a.name for a in block.args])
     mapping.update(zip(block.args, new.args))
     for op in block.ops:
@@ -421,7 +405,7 @@ def clone_block(block: Block, mapping: dict[Value, Value],
 
 
 def of_size(op: Op, t: Tile) -> dict[str, Any]:
-    """An op's attributes where it makes a part of what it does, of type t."""
+    """An op's attributes where it makes a part of its result, of type t."""
     attrs = {"shape": t.shape, "type": t}
     return {k: attrs.get(k, v) for k, v in op.attrs.items()}
 
@@ -436,22 +420,21 @@ def computes(op: Op) -> tuple:
 
 
 def total_warps(fn: Function) -> int:
-    """The warps that share a program's tiles, those of all CTAs of its cluster; layouts count one CTA after another."""
+    """The warps that share a program's tiles: those of its cluster, one CTA after another."""
     return int(fn.attrs["num_warps"]) * int(fn.attrs.get("num_ctas", 1))
 
 
 def divides_k(fn: Function) -> bool:
-    """Whether the CTAs of a program's cluster divide what products sum over, instead of rows."""
+    """Whether the CTAs of a cluster divide what products sum over, instead of rows."""
     return fn.attrs.get("num_ctas", 1) > 1 and fn.attrs.get("cluster_split") == "K"
 
 
 def product_warps(fn: Function) -> int:
-    """The warps that share a product: all of the cluster's, or one CTA's where each has a part of every product."""
+    """The warps that share a product: the cluster's, or one CTA's if the CTAs divide K."""
     return fn.attrs["num_warps"] if divides_k(fn) else total_warps(fn)
 
 
 def enclosing(op: Op) -> Iterator[Op]:
-    """The ops whose regions contain `op`, innermost first."""
     block = op.parent
     while block is not None and block.parent is not None:
         yield block.parent
@@ -459,17 +442,15 @@ def enclosing(op: Op) -> Iterator[Op]:
 
 
 def loop_around(op: Op) -> Op | None:
-    """The innermost loop around an op."""
     return next((x for x in enclosing(op) if "loop" in x.define.traits), None)
 
 
 def inside(block: Block, op: Op) -> Op | None:
-    """The op of a block that is `op`, or contains it; None if there is none."""
+    """The op of a block that is `op` or contains it, or None."""
     return op if op.parent is block else next((x for x in enclosing(op) if x.parent is block), None)
 
 
 def made_in(v: Value, block: Block) -> bool:
-    """Whether a value is made in a block, or deeper in it."""
     at = v.home
     while at is not None and at is not block:
         at = at.parent.parent if at.parent is not None else None

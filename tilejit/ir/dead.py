@@ -1,4 +1,4 @@
-"""What nothing needs: finds the ops, carried values and results that no effect asks for, and removes them."""
+"""Finds and removes ops, carried values and results that no effect needs."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +7,6 @@ from tilejit.ir.core import Block, Function, Op, controls, edge_of, keep_edges, 
 
 
 def _is_root(op: Op) -> bool:
-    """True for ops that must stay whoever uses them."""
     if op.define.pure or "optional" in op.define.traits:
         return False
     if op.define.effects == {"read"}:
@@ -16,7 +15,7 @@ def _is_root(op: Op) -> bool:
 
 
 def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
-    """The ops that effects need, and the (op, index of an edge) pairs among their carried values and results."""
+    """The ops that effects need, and (op, index of an edge) pairs."""
     work = [op for op in listed(fn.body) if not op.define.pure and _is_root(op)]
     kept, slots = set(work), set[tuple[Op, int]]()
     for op in work:                              # grows meanwhile, and so does what an op needs
@@ -41,7 +40,6 @@ def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
 
 
 def drop_dead(fn: Function) -> bool:
-    """Remove ops, carried values and results that no effect needs, in place; whether there were any."""
     kept, slots = _mark(fn)
     changed = False
 
@@ -61,7 +59,6 @@ def drop_dead(fn: Function) -> bool:
 
 
 def _narrow(op: Op, slots: set[tuple[Op, int]]) -> bool:
-    """Remove the edges of a structured op that are not needed."""
     kept = [i for i in range(len(op.results)) if (op, i) in slots]
     if len(kept) == len(op.results):
         return False

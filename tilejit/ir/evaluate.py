@@ -1,14 +1,10 @@
-"""The oracle: runs a tile IR function in numpy, program by program, and so defines what a kernel
-means.
+"""The oracle: runs a tile IR function in numpy, program by program, and so defines what a kernel means.
 
-The meaning of an op is a function `(machine, op, *values) -> value | sequence of values`,
-registered beside the op's declaration by `OpDef.meaning`. Values are numpy arrays of the op's
-shape (0-d for scalars) in the dtypes of `numeric.py`; a `Pending` value is the tile itself; a
-descriptor is a `Descriptor`. Pointers are int64 arrays that encode (buffer, byte offset): each
-argument array owns a window of 2**40 byte addresses, so that pointers can be compared, selected
-and cast like integers, while every access is checked against the array's bounds. Scheduled
-functions run as well: their asynchronous ops are done where they are issued (`ops/sequential.py`,
-`roles.py`).
+The meaning of an op is a function `(machine, op, *values) -> value | sequence of values`, registered by
+`OpDef.meaning`. Values are numpy arrays of the op's shape (0-d for scalars) in the dtypes of `numeric.py`; a `Pending`
+value is the tile itself. Pointers are int64 arrays that encode (buffer, byte offset): each argument array owns a window
+of 2**40 addresses, and every access is checked against its bounds. Asynchronous ops are done where they are issued
+(`ops/sequential.py`, `roles.py`).
 """
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ _ORIGIN = 1 << (_WINDOW - 1)    # where in its window a buffer begins, so that s
 
 
 class EvaluationError(CompilationError):
-    """A kernel broke a rule while it ran in the evaluator (out of bounds, failed assertion)."""
+    """A kernel broke a rule in the evaluator (out of bounds, failed assertion)."""
 
 
 class _Return(Exception):
@@ -40,8 +36,6 @@ class _Return(Exception):
 
 @dataclass
 class Descriptor:
-    """The value of a descriptor: base address, sizes and strides in elements, outermost first."""
-
     base: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -51,7 +45,7 @@ class Descriptor:
 
 @dataclass
 class Stats:
-    """What a run did: programs, ops executed, bytes read and written (masked-off elements excluded)."""
+    """Programs, ops executed, bytes read and written (without masked-off elements)."""
 
     programs: int = 0
     ops: int = 0
@@ -61,7 +55,7 @@ class Stats:
 
 @dataclass
 class Machine:
-    """The state of a run: memory windows, the current program, the environment of values, who runs."""
+    """The state of a run: memory, the current program, values, who runs."""
 
     fn: Function
     grid: tuple[int, int, int]
@@ -74,7 +68,7 @@ class Machine:
 
     # -- memory -----------------------------------------------------------------------------------
     def attach(self, array: np.ndarray) -> int:
-        """Give an array a window of addresses; returns the address of its first element."""
+        """Give an array a window; returns the address of its first element."""
         low, high = _byte_bounds(array)
         self.buffers.append(_flat_bytes(array, low, high))
         first = array.__array_interface__["data"][0]
@@ -113,7 +107,6 @@ class Machine:
 
     def load(self, op: Op, ptr: np.ndarray, elem: DType, mask: Any = None,
              other: Any = None) -> np.ndarray:
-        """Gather elements; where mask is false, `other` (zero without one)."""
         dtype = num.np_dtype(elem)
         on = np.broadcast_to(True if mask is None else mask, ptr.shape).ravel()
         fill = np.zeros((), dtype) if other is None else other
@@ -140,7 +133,7 @@ class Machine:
 
     def read_modify_write(self, op: Op, elem: DType, ptr: np.ndarray, mask: Any, combine: Callable[..., np.ndarray],
                           *values: np.ndarray) -> np.ndarray:
-        """Atomically replace old by combine(old, *values), element after element; returns the old ones."""
+        """Atomically replace old by combine(old, *values), one element after another; returns the old ones."""
         on = np.broadcast_to(True if mask is None else mask, ptr.shape).ravel()
         live = np.nonzero(on)[0]
         address = ptr.ravel()[live]
@@ -158,7 +151,6 @@ class Machine:
 
     # -- control ----------------------------------------------------------------------------------
     def region(self, block: Block, args: Sequence[Any]) -> list[Any]:
-        """Run a block with arguments; returns the operands of its terminator."""
         env = self.env
         env.update(zip(block.args, args))
         for op in block.ops:
@@ -171,19 +163,16 @@ class Machine:
         raise self.error(block.ops[-1], "the block has no terminator")
 
     def whole(self, block: Block) -> None:
-        """Run a block that hands nothing on."""
         for op in block.ops:
             self.env.update(zip(op.results, self.step(op, [self.env[v] for v in op.operands])))
 
     def wait(self, op: Op, barriers: Barriers, slot: Any, parity: Any) -> None:
-        """Let other roles run until a phase of an mbarrier is complete."""
         try:
             self.role.wait(barriers, slot, parity)
         except Stuck as e:
             raise self.error(op, str(e)) from None
 
     def step(self, op: Op, values: Sequence[Any]) -> Sequence[Any]:
-        """The results of one op."""
         self.stats.ops += 1
         meaning = op.define.evaluate
         if meaning is None:
@@ -195,12 +184,10 @@ def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any],
              assembly: Callable[[Op, Sequence[np.ndarray]], list[np.ndarray]] | None = None) -> Stats:
     """Run every program of the grid in order (axis 0 fastest); arrays in `args` are written in place.
 
-    `args` maps parameter names to: a numpy array for a pointer (any strides; its bytes are the
-    memory), a number for a scalar, and for a descriptor an object with base (array), shape, strides,
-    block_shape and perhaps padding ("zero" or "nan"), sizes in elements, outermost first; `assembly`
-    runs inline assembly (its op and operands to results). Raises
-    EvaluationError for what a GPU would do wrong silently: an access outside its argument, a failed
-    assertion, a broken `assume`.
+    `args` maps parameter names to: a numpy array for a pointer (any strides), a number for a scalar, and for a
+    descriptor an object with base (array), shape, strides, block_shape and perhaps padding ("zero" or "nan"), in
+    elements, outermost first. `assembly` maps the op and operands of inline assembly to results. Raises EvaluationError
+    for an access outside its argument, a failed assertion, a broken `assume`.
     """
     sizes = (grid,) if isinstance(grid, int) else tuple(grid)
     machine = Machine(fn, (*sizes, 1, 1)[:3], assembly=assembly)  # type: ignore[arg-type]
@@ -219,7 +206,7 @@ def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any],
 
 
 def fold(op: Op, values: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-    """The results of a pure op without regions on known values, or None if it depends on the program."""
+    """The results of a pure op without regions on known values, or None if they depend on the program."""
     meaning = op.define.evaluate
     if meaning is None or not op.define.pure or op.regions or "program" in op.define.traits:
         return None
@@ -228,7 +215,7 @@ def fold(op: Op, values: Sequence[np.ndarray]) -> list[np.ndarray] | None:
 
 
 def _values(out: Any) -> list[Any]:
-    """The results of a meaning as a list of arrays (numpy gives scalars for 0-d results)."""
+    """The results as arrays (numpy gives scalars for 0-d ones)."""
     several = out if isinstance(out, (list, tuple)) else () if out is None else (out,)
     return [np.asarray(x) if isinstance(x, np.generic) else x for x in several]
 
@@ -256,7 +243,6 @@ def _checked(array: Any, elem: Scalar, name: str) -> np.ndarray:
 
 
 def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
-    """The lowest and one past the highest byte address that an array's elements occupy."""
     low = high = array.__array_interface__["data"][0]
     if array.size == 0:
         return low, low
@@ -269,7 +255,6 @@ def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
 
 
 def _flat_bytes(array: np.ndarray, low: int, high: int) -> np.ndarray:
-    """A byte view of [low, high), which the array's memory spans."""
     if array.size == 0:
         return np.zeros(0, np.uint8)
     array = array.reshape(array.shape or (1,))          # of a 0-d array an index gives a number

@@ -1,9 +1,8 @@
 """Products in flight: which wgmma groups may not have retired at a point of a function, and how old they are.
 
-Groups retire in the order in which they were committed, so one number says what a wait does: a group's *age* is how
-many were committed since. `dot_async` makes every group one older and commits one of age 0; after
-`dot_wait {pending=k}` (or `dot_fence`) whatever had age k or more has retired. Where paths meet, and round the back
-edge of a loop, the smaller age counts: a smaller `pending` is the stronger wait. (PTX ISA, wgmma.commit_group and
+Groups retire in the order of their commits. A group's *age* is how many were committed since: `dot_async` makes every
+group one older and commits one of age 0; after `dot_wait {pending=k}` (or `dot_fence`) whatever had age k or more has
+retired. Where paths meet, and round a loop's back edge, the smaller age counts. (PTX ISA, wgmma.commit_group,
 wgmma.wait_group.)
 """
 from __future__ import annotations
@@ -22,8 +21,9 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class Flight:
-    """One product: how many groups were committed since, under which names its sums and the slots (buffer, slot) that
-    it reads are known here, and the values in whose registers its first operand is."""
+    """One product: how many groups were committed since, the names here of its sums and of the slots (buffer, slot)
+    that it reads, and the values in whose registers its first operand is.
+    """
 
     dot: Op
     age: int
@@ -32,7 +32,7 @@ class Flight:
     registers: frozenset[Value]
 
     def named(self, names: Mapping[Value, Iterable[Value]], gone: Set[Value] = frozenset()) -> Flight:
-        """With more names; `gone`: names that mean something else from here on."""
+        """With more names; `gone` mean something else from here on."""
         def over(v: Value) -> set[Value]:
             return {*names.get(v, ()), *([] if v in gone else [v])}
 
@@ -46,7 +46,6 @@ Visit = Callable[[Op, Flights], None]
 
 
 def _meet(a: Flights, b: Flights) -> Flights:
-    """What may be in flight where two paths meet."""
     out = dict(a)
     for key, y in b.items():
         x = out.get(key)
@@ -56,7 +55,7 @@ def _meet(a: Flights, b: Flights) -> Flights:
 
 
 def _named(state: Flights, pairs: Iterable[tuple[Value | None, Value]], gone: Set[Value] = frozenset()) -> Flights:
-    """What is in flight where values get new names: pairs of old and new; `gone` as above."""
+    """What is in flight where values get new names: pairs of old and new."""
     names: dict[Value, list[Value]] = {}
     for v, w in pairs:
         if v is not None:
@@ -65,7 +64,6 @@ def _named(state: Flights, pairs: Iterable[tuple[Value | None, Value]], gone: Se
 
 
 def _slot(view: Value) -> tuple[Value, Value] | None:
-    """(buffer, slot) behind an operand."""
     op = view.op
     while isinstance(op, Op) and op.name == "view_trans":
         op = op.operands[0].op
@@ -73,20 +71,18 @@ def _slot(view: Value) -> tuple[Value, Value] | None:
 
 
 def issued(dot: Op) -> Flight:
-    """A product right behind its `dot_async`."""
     slots = [s for s in map(_slot, dot.operands[:2]) if s is not None]
     registers = [v for v in dot.operands[:1] if isinstance(v.type, Tile)]
     return Flight(dot, 0, frozenset(dot.results), frozenset(slots), frozenset(registers))
 
 
 class _Walker:
-    """Follows a function's control flow; loops until what is in flight at their beginnings stays the same."""
+    """Follows control flow; repeats loops until what is in flight at their beginnings stays the same."""
 
     def __init__(self, visit: Visit):
         self.visit = visit
 
     def block(self, block: Block, state: Flights) -> Flights:
-        """What is in flight at the block's end."""
         for op in block.ops:
             self.visit(op, state)
             step = getattr(self, f"_{op.name}", None)
@@ -119,7 +115,7 @@ class _Walker:
                        for end, region in zip(ends, op.regions)))
 
     def _for(self, op: Op, state: Flights) -> Flights:
-        """A loop of one block, which may be passed by, or of two, which is left behind the first."""
+        """A loop of one block, which may be passed by, or of two, left behind the first."""
         (first, *second), ways = op.regions, edges(op)
         inner = {v for x in whole(op)[1:] for v in x.results} | {v for region in op.regions for v in region.args}
         head = start = _named(state, [(way.init, way.args[0]) for way in ways])
@@ -142,13 +138,14 @@ class _Walker:
 
 
 def follow(fn: Function, visit: Visit) -> None:
-    """Call `visit(op, products in flight before it)` for every op outside of regions of folds, often several times for
-    those in loops, the last time with all that may be in flight. `visit` may set the `pending` of a wait."""
+    """Call `visit(op, products in flight before it)` for every op outside of regions of folds; several times in loops,
+    the last time with all that may be in flight. `visit` may set the `pending` of a wait.
+    """
     _Walker(visit).block(fn.body, {})
 
 
 def rings(fn: Function) -> dict[Value, str]:
-    """Buffers that copies fill -> the name of the ring whose mbarriers NAME.full and NAME.empty guard them."""
+    """Buffers that copies fill -> the name of the ring (mbarriers NAME.full and NAME.empty)."""
     found: dict[Value, str] = {}
     waiting: list[Value] = []
     for op in listed(fn.body):
@@ -169,7 +166,6 @@ def rings(fn: Function) -> dict[Value, str]:
 
 
 def released(op: Op, rings: Mapping[Value, str], x: Flight) -> bool:
-    """Whether an arrival gives back a slot that a product may still read."""
     barrier = op.operands[0].op
     if op.name != "mbar_arrive" or not isinstance(barrier, Op) or not x.slots:
         return False
@@ -178,7 +174,6 @@ def released(op: Op, rings: Mapping[Value, str], x: Flight) -> bool:
 
 
 def overwritten(op: Op, x: Flight) -> bool:
-    """Whether an op writes registers that a product may still read: those of its results, or of what a loop carries."""
     if not x.registers:
         return False
     if op.name == "yield" and op.parent is not None and op.parent.parent is not None \
@@ -189,8 +184,8 @@ def overwritten(op: Op, x: Flight) -> bool:
 
 
 def needs(op: Op, rings: Mapping[Value, str], state: Flights) -> list[Flight]:
-    """The products in flight that must have retired before an op: their slots are given back, their registers or the
-    memory that they read written."""
+    """The products that must have retired before an op: it gives back their slots, or writes their registers or memory.
+    """
     if not state:
         return []
     if op.name == "mbar_arrive":

@@ -1,9 +1,8 @@
 """Arithmetic of tile IR's element types on numpy arrays, bit for bit.
 
-Every function takes and returns arrays (0-d for scalars) of the element type's numpy dtype: bf16
-and fp8 are ml_dtypes, tf32 is float32, int1 is bool, pointers are int64. Results are rounded to
-nearest even once; functions that the GPU approximates (exp, sin, ...) give the correctly rounded
-value of a float64 result.
+Functions take and return arrays (0-d for scalars) of the element type's numpy dtype: bf16 and fp8 are ml_dtypes, tf32
+is float32, int1 is bool, pointers are int64. Results are rounded to nearest even once; functions that the GPU
+approximates (exp, sin, ...) give the rounded float64 result.
 """
 from __future__ import annotations
 
@@ -19,7 +18,6 @@ Array = np.ndarray
 
 @cache
 def np_dtype(t: Scalar) -> np.dtype:
-    """The numpy dtype that holds elements of a scalar type."""
     if not isinstance(t, DType):
         return np.dtype(np.int64)
     names = {"int1": "bool", "fp8e4b15": "uint8", "fp16": "float16", "tf32": "float32", "fp32": "float32",
@@ -33,7 +31,7 @@ def np_dtype(t: Scalar) -> np.dtype:
 
 
 def constant(value: float | bool, t: Scalar) -> Array:
-    """A 0-d array of a Python number; integers wrap, floats round."""
+    """A 0-d array; integers wrap, floats round."""
     dtype = np_dtype(t)
     if dtype.kind in "iu":
         bits = int(value) & (2 ** (8 * dtype.itemsize) - 1)
@@ -44,9 +42,10 @@ def constant(value: float | bool, t: Scalar) -> Array:
 
 
 def _to_odd_fp32(x: Array) -> Array:
-    """float64 to float32, rounded to odd: a second rounding to 16 or 8 bits is then as if done at once.
+    """float64 to float32, rounded to odd, so that a second rounding to 16 or 8 bits is exact.
 
-    Boldo and Melquiond, 'Emulation of FMA and correctly rounded sums' (IEEE TC 2008)."""
+    Boldo and Melquiond, 'Emulation of FMA and correctly rounded sums' (IEEE TC 2008).
+    """
     f = x.astype(np.float32)
     back = f.astype(np.float64)
     even = (f.view(np.uint32) & 1) == 0
@@ -56,8 +55,9 @@ def _to_odd_fp32(x: Array) -> Array:
 
 
 def round_to(x: Array, t: DType, rounding: str = "rne") -> Array:
-    """A float64 array rounded once to `t`; fp8 saturates to its largest finite value (NaN stays, and toward zero the
-    infinities of fp8e5)."""
+    """A float64 array rounded once to `t`; fp8 saturates to its largest finite value (NaN stays; so do infinities of
+    fp8e5 toward zero).
+    """
     x = np.asarray(x, np.float64)
     dtype = np_dtype(t)
     if t.name == "tf32":
@@ -87,7 +87,6 @@ def _tf32_nearest(x: Array) -> Array:
 
 
 def tf32_truncate(x: Array) -> Array:
-    """What tensor cores read of a float32: the low 13 bits are ignored."""
     return (np.asarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
@@ -113,17 +112,16 @@ def cast(x: Array, src: Scalar, dst: Scalar, rounding: str = "rne") -> Array:
 
 
 def erf(x: Array) -> Array:
-    """The error function of a float64 array."""
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + e**-x) of a float64 array."""
+    """1 / (1 + e**-x) of float64."""
     return np.asarray(np.exp(-np.logaddexp(0.0, -x)), np.float64)
 
 
 def idiv(a: Array, b: Array) -> Array:
-    """C quotient (toward zero); division by zero gives all ones, as the GPU does in 32 bits."""
+    """C quotient (toward zero); division by zero gives all ones, as on the GPU in 32 bits."""
     zero = b == 0
     d = np.where(zero, np.ones((), b.dtype), b)
     q = a // d
@@ -133,12 +131,12 @@ def idiv(a: Array, b: Array) -> Array:
 
 
 def irem(a: Array, b: Array) -> Array:
-    """C remainder, with the sign of the dividend; the dividend itself for a zero divisor."""
+    """C remainder, with the sign of the dividend, which a zero divisor gives."""
     return a - np.where(b == 0, np.zeros((), a.dtype), idiv(a, b)) * b
 
 
 def shift(a: Array, amount: Array, left: bool) -> Array:
-    """Shift by an unsigned amount that is clamped to the width (PTX shl, shr)."""
+    """Shift by an unsigned amount, clamped to the width (PTX shl, shr)."""
     bits = 8 * a.dtype.itemsize
     n = amount.view(f"u{amount.dtype.itemsize}")
     over = n >= bits
@@ -151,7 +149,6 @@ def shift(a: Array, amount: Array, left: bool) -> Array:
 
 
 def mulhi(a: Array, b: Array) -> Array:
-    """High half of the double-width product."""
     bits = 8 * a.dtype.itemsize
     if bits < 64:
         wide = np.dtype(f"{a.dtype.kind}8")
@@ -175,7 +172,7 @@ def extremum(a: Array, b: Array, largest: bool, propagate_nan: bool) -> Array:
 
 
 def fma(a: Array, b: Array, c: Array, t: DType) -> Array:
-    """a*b + c rounded once; for fp64 the error term of the sum is itself rounded (within one ulp)."""
+    """a*b + c rounded once; in fp64 the error term of the sum is itself rounded (within one ulp)."""
     x, y, z = (v.astype(np.float64) for v in (a, b, c))
     p = x * y
     s = p + z
@@ -194,10 +191,11 @@ def fma(a: Array, b: Array, c: Array, t: DType) -> Array:
 
 
 def matmul(a: Array, b: Array, acc: Array, ta: DType, t_acc: DType, precision: str | None) -> Array:
-    """acc + a @ b, batched: products and sums in float64 (int64 for integers), rounded once to the accumulator.
+    """acc + a @ b, batched: in float64 (int64 for integers), rounded once to the accumulator.
 
-    fp32 operands are read as `precision` says: ieee as they are, tf32 without their low bits, the others as sums of
-    parts, of whose products those of `PARTS` count."""
+    `precision` of fp32 operands: ieee as they are, tf32 without their low bits, others as sums of parts, of whose
+    products those of `PARTS` count.
+    """
     if not t_acc.is_float:
         wide = np.matmul(a.astype(np.int64), b.astype(np.int64)) + acc.astype(np.int64)
         return wide.astype(acc.dtype)
@@ -226,9 +224,10 @@ PARTS: dict[str, tuple[str, tuple[tuple[int, int], ...]]] = {
 
 
 def split_parts(x: Array, elem: str, count: int) -> list[Array]:
-    """fp32 numbers as sums of `count` numbers of a narrower type, the first the largest, as float64.
+    """fp32 numbers as sums of `count` numbers of a narrower type, largest first, as float64.
 
-    A part of tf32 is what tensor cores read of a number; one of bf16 is the nearest."""
+    A part of tf32 is what tensor cores read of a number; one of bf16 is the nearest.
+    """
     parts = []
     for _ in range(count):
         part = tf32_truncate(x) if elem == "tf32" else x.astype(np_dtype(DTYPES[elem])).astype(np.float32)

@@ -19,83 +19,67 @@ class Predicates:
 
     @classmethod
     def is_dtype(cls, name: str) -> bool:
-        """Whether there is a type of that name."""
         return name in cls.SINT_TYPES + cls.UINT_TYPES + cls.FP_TYPES + cls.OTHER_TYPES
 
     @property
     def primitive_bitwidth(self) -> int:
-        """Bits of one element (1 for int1)."""
+        """1 for int1."""
         return self.bits
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element, 0 for int1."""
         return self.bits // 8
 
     @property
     def int_bitwidth(self) -> int:
-        """Bits of an integer type; AttributeError for a float."""
         if self.is_floating():
             raise AttributeError(f"{self.name} has no int_bitwidth")
         return self.bits
 
     @property
     def fp_mantissa_width(self) -> int:
-        """Stored bits of the mantissa of a floating-point type."""
         return _FLOATS[self.name][0]
 
     @property
     def exponent_bias(self) -> int:
-        """Bias of the exponent of a floating-point type."""
         return _FLOATS[self.name][1]
 
     @property
     def scalar(self) -> Predicates:
-        """The type itself, as it is no tile's."""
         return self
 
     def is_floating(self) -> bool:
-        """Whether it is a floating-point type."""
         return self.name in _FLOATS
 
     def is_standard_floating(self) -> bool:
-        """Whether it is fp16, bf16, fp32 or fp64."""
         return self.name in self.STANDARD_FP_TYPES
 
     def is_int_signed(self) -> bool:
-        """Whether it is a signed integer type."""
         return self.name in self.SINT_TYPES
 
     def is_int_unsigned(self) -> bool:
-        """Whether it is an unsigned integer type; int1 counts as one."""
+        """int1 counts as one."""
         return self.name in self.UINT_TYPES
 
     def is_bool(self) -> bool:
-        """Whether it is int1."""
         return self.name == "int1"
 
     def is_void(self) -> bool:
-        """Whether it is no value's type."""
         return self.name == "void"
 
     def is_block(self) -> bool:
-        """False: the type of a tile is a block_type."""
         return False
 
     def is_ptr(self) -> bool:
-        """False: the type of a pointer is a pointer_type."""
         return False
 
     def is_const(self) -> bool:
-        """False: only pointers may be."""
         return False
 
     def get_int_max_value(self) -> int:
-        """The largest value of an integer type."""
         return 2 ** (self.int_bitwidth - self.is_int_signed()) - 1
 
     def get_int_min_value(self) -> int:
-        """The smallest value of an integer type."""
         return -2 ** (self.int_bitwidth - 1) if self.is_int_signed() else 0
 
     def codegen_name(self) -> str:
@@ -107,7 +91,6 @@ class Predicates:
 
     @property
     def cache_key_part(self) -> str:
-        """Its name in keys of caches."""
         return self.name
 
     def mangle(self) -> str:
@@ -117,7 +100,6 @@ class Predicates:
         return f"{'i' if self.is_int_signed() else 'u'}{self.bits}"
 
     def with_element_ty(self, element_ty: Predicates) -> Predicates:
-        """`element_ty`: a scalar's type has no shape to keep."""
         return element_ty
 
     def __repr__(self) -> str:

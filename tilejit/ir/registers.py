@@ -1,9 +1,8 @@
 """How many registers a thread needs at once, from the layouts of the tiles that are alive.
 
-Elementwise ops next to each other are a run, computed a few elements at a time (`ptx/runs.py`): what only they need
-takes no registers, and results take the place of operands that are used for the last time. Broadcasts and other names
-of registers, constants and scalars count nothing; first operands that products read from registers stay until the
-product's sums are used.
+Values inside a run of elementwise ops (`ptx/runs.py`) take none, and results take the place of operands used for the
+last time. Other names of registers, constants and scalars count nothing; first operands that products read from
+registers stay until the product's sums are used.
 """
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from tilejit.ir.types import DType, Pending, Tile, elem_of
 
 
 def size(v: Value) -> int:
-    """32-bit registers of a thread for a tile (or sums in flight); 0 for what is no tile."""
+    """32-bit registers of a thread for a tile or sums in flight; 0 for others."""
     t = v.type.tile if isinstance(v.type, Pending) else v.type
     if not isinstance(t, Tile) or t.layout is None:
         return 0
@@ -31,8 +30,9 @@ def root(v: Value) -> list[Value]:
 
 
 def peak(body: Block, elsewhere: Container[Value] = ()) -> int:
-    """The most registers that tiles take at once in a loop's body: its own, what it carries, and those from outside;
-    tiles that are `elsewhere` take none."""
+    """The most registers that tiles take at once in a loop's body: its own, what it carries, and those from outside but
+    for `elsewhere`.
+    """
     steps = [step for step in _runs(body) if step]
     at = {op: i for i, step in enumerate(steps) for op in step}
     ends: dict[Value, int] = {}              # value -> the step of its last use
@@ -57,7 +57,6 @@ def peak(body: Block, elsewhere: Container[Value] = ()) -> int:
 
 
 def _runs(body: Block) -> list[list[Op]]:
-    """The ops, those of a run together."""
     out: list[list[Op]] = [[]]
     for op in body.ops:
         tile = any(isinstance(v.type, Tile) for v in (*op.operands, *op.results))

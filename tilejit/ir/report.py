@@ -1,4 +1,4 @@
-"""Lines of a kernel's report as records: what kind of decision, about what, with which numbers, and the line itself."""
+"""Lines of a kernel's report as records."""
 from __future__ import annotations
 
 from typing import Any, Union
@@ -8,7 +8,8 @@ Number = Union[int, str, bool]
 
 class Record(str):
     """A line of a report. `kind` is a word for the decision, `at` what it is about (file:line of an op, or the name of
-    a ring or tile), `numbers` what the line says in figures, by name."""
+    a ring or tile), `numbers` the line's figures by name.
+    """
 
     kind: str
     at: str
@@ -20,12 +21,11 @@ class Record(str):
         return record
 
     def data(self) -> dict[str, Any]:
-        """As JSON."""
         return {"kind": self.kind, "at": self.at, "numbers": self.numbers, "text": str(self)}
 
     @classmethod
     def of(cls, data: dict[str, Any] | str) -> Record:
-        """The record that `data` gave; a bare line (of a text that was given) is a remark."""
+        """The record that `data` gave; a bare line is a remark."""
         return cls("remark", data) if isinstance(data, str) else \
             cls(data["kind"], data["text"], data["at"], **data["numbers"])
 

@@ -1,9 +1,8 @@
 """Scheduled functions in the evaluator: roles, mbarriers and rings of shared memory, one program after another.
 
-Each group of warps of a role is a thread of Python that stands for all of its threads; one runs at a time, until it
-waits for a phase that is not complete. Copies and products are done where they are issued, so what the evaluator shows
-of a schedule is whether its order is possible and gives the right numbers; whether what is asynchronous is awaited is
-the verifier's matter, and the emulator's. The CTAs of a cluster are one program: a buffer holds what all have.
+Each group of warps of a role is a Python thread; one runs at a time, until it waits for a phase that is not complete.
+So the evaluator shows whether a schedule's order is possible and its numbers are right; the verifier and the emulator
+check that what is asynchronous is awaited. The CTAs of a cluster are one program: a buffer holds what all have.
 """
 from __future__ import annotations
 
@@ -25,14 +24,13 @@ class _Ended(Exception):
 
 
 class Barriers:
-    """A ring of mbarriers that complete a phase after `count` arrivals; bytes are there when they are announced."""
+    """A ring of mbarriers that complete a phase after `count` arrivals; bytes count when they are announced."""
 
     def __init__(self, name: str, slots: int, count: int):
         self.name, self.count = name, count
         self.arrived, self.completed = [0] * slots, [0] * slots
 
     def arrive(self, slot: Any, times: int) -> None:
-        """Arrivals on one slot."""
         i = int(slot)
         self.arrived[i] += times
         if self.arrived[i] >= self.count:
@@ -40,13 +38,14 @@ class Barriers:
             self.completed[i] += 1
 
     def over(self, slot: Any, parity: Any) -> bool:
-        """Whether the phase of this parity is complete: it is not the one that goes on."""
+        """Whether the phase of this parity is complete."""
         return self.completed[int(slot)] % 2 != int(parity)
 
 
 class Ring:
-    """Slots of shared memory; each holds a tile, or whatever was put there. Before roles are written there are as many
-    as are `filled`, and they are `awaited` in that order."""
+    """Slots of shared memory. Before roles are written there are as many as are `filled`, and they are `awaited` in
+    that order.
+    """
 
     def __init__(self, name: str, shape: tuple[int, ...], private: bool):
         self.name, self.shape, self.private = name, shape, private
@@ -56,7 +55,9 @@ class Ring:
 
 @dataclass(frozen=True)
 class View:
-    """A slot, read when it is used; `order` permutes its dimensions, `part` (first, end) is some of a row."""
+    """A slot, read when it is used; `order` permutes its dimensions, `part` (first, end) is some of a row. KeyError for
+    one that nothing has filled.
+    """
 
     ring: Ring
     key: tuple[int, int]
@@ -64,27 +65,24 @@ class View:
     part: tuple[int, int] | None = None
 
     def read(self) -> Any:
-        """What the slot holds. Raises KeyError for one that nothing has filled."""
         value = self.ring.slots[self.key]
         if self.part is not None:
             return value[slice(*self.part)]
         return value if self.order is None else np.transpose(value, self.order)
 
     def strip(self, i: int, size: int) -> View:
-        """The i-th part of `size` elements of a row."""
         return View(self.ring, self.key, None, (i * size, (i + 1) * size))
 
     def transposed(self, order: tuple[int, ...]) -> View:
-        """The same slot, its dimensions permuted (again)."""
         before = self.order or tuple(range(len(order)))
         return View(self.ring, self.key, tuple(before[i] for i in order))
 
 
 @dataclass
 class Role:
-    """Who runs: `warps` of a role's `group`; `shared` tells whether private buffers exist once for each group.
-
-    While the region of one elected thread runs, `elected` is true."""
+    """Who runs: `warps` of a role's `group`; `shared`: private buffers exist once for each group; `elected`: its region
+    of one thread runs.
+    """
 
     warps: int
     group: int = 0
@@ -119,7 +117,7 @@ class Crew:
         self.size = 1
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> None:
-        """Run all groups to their ends, the first one first. Raises what one of them raised."""
+        """Run all groups, the first one first. Raises what one of them raised."""
         self.size = len(bodies)
         threads = []
         for i, body in enumerate(bodies):
@@ -152,7 +150,6 @@ class Crew:
             self.turn.notify_all()
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
-        """The running group waits for something that another one does."""
         if ready():
             return
         me = self.running
@@ -168,7 +165,6 @@ class Crew:
             del self.waiting[me]
 
     def _hand_on(self, me: int) -> None:
-        """Choose who runs next."""
         for step in range(1, self.size + 1):
             other = (me + step) % self.size
             if other not in self.ended and (other not in self.waiting or self.waiting[other][0]()):

@@ -1,6 +1,6 @@
-"""How much shared scratch ops need: the rules of the op table, asked by the allocator, and what their emitters use.
-
-All sizes are of a thread group as layouts have it: a register of each lane of each warp that a value takes."""
+"""How much shared scratch ops need. Sizes are of a thread group as layouts have it: a register of each lane of each
+warp that a value takes.
+"""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def scratch_bytes(op: Op) -> int:
-    """Bytes of scratch for one op; 0 for ops that need none."""
     return op.define.scratch(op) if op.define.scratch is not None else 0
 
 
@@ -23,7 +22,6 @@ def element_bytes(t: Tile) -> int:
 
 
 def conversion(op: Op) -> object:
-    """The plan of a `convert` op (see layout/convert.py)."""
     from tilejit.layout.convert import plan
 
     src, dst = op.operands[0].type, op.result.type
@@ -32,7 +30,6 @@ def conversion(op: Op) -> object:
 
 
 def of_convert(op: Op) -> int:
-    """What goes through shared memory at a time, if anything does."""
     from tilejit.layout.convert import Halves, ThroughShared
 
     found = conversion(op)
@@ -40,12 +37,11 @@ def of_convert(op: Op) -> int:
 
 
 def of_fma(op: Op) -> int:
-    """Both operands of a product by multiply-adds."""
     return sum(-(-b.slot_bytes // 16) * 16 for b in fma_buffers(op))
 
 
 def fma_buffers(op: Op) -> list[Buffer]:
-    """How the operands of a product by multiply-adds lie in scratch: K slowest but for batches."""
+    """Operands of a product by multiply-adds in scratch: K slowest but for batches."""
     out = []
     for index in (0, 1):
         t = op.operands[index].type
@@ -57,7 +53,7 @@ def fma_buffers(op: Op) -> list[Buffer]:
 
 
 def of_atomic(op: Op) -> int:
-    """Old values go to their other holders through scratch: of a scalar, or of elements in several warps."""
+    """Old values go to their other holders: of a scalar, or of elements in several warps."""
     t = op.result.type
     if op.attrs.get("alone"):
         return 0
@@ -68,8 +64,7 @@ def of_atomic(op: Op) -> int:
 
 
 def of_reduce(op: Op) -> int:
-    """One value per register of the result, per lane but those that hold copies, per warp, if several warps hold
-    parts."""
+    """One value per register of the result, per lane but those with copies, per warp, if several warps hold parts."""
     total, axis, ctas = 0, op.attrs["axis"], op.attrs.get("ctas", 1)
     for v in op.operands:
         t, layout = v.tile, v.layout
@@ -79,7 +74,7 @@ def of_reduce(op: Op) -> int:
 
 
 def copies_beside(t: Tile, axis: int) -> int:
-    """How many low bits of the lane do not matter to what a reduction along `axis` gives."""
+    """How many low bits of the lane do not matter to a reduction along `axis`."""
     assert t.layout is not None
     bases = t.layout.reduce(axis).bases_of("lane")
     return next((i for i, b in enumerate(bases) if any(b)), len(bases))
@@ -99,20 +94,18 @@ def of_scan(op: Op) -> int:
 
 
 def axis_places(layout: LinearLayout, axis: int) -> list[tuple[str, int]]:
-    """Where a layout has the bits of a dimension, low to high: in which bit of the register's, lane's or warp's
-    index."""
+    """In which bits of the register's, lane's or warp's index a layout has a dimension's bits, low to high."""
     found = {b[axis]: (n, i) for n, row in layout.bases for i, b in enumerate(row) if b[axis]}
     return [found[bit] for bit in sorted(found)]
 
 
 def scanned_alone(layout: LinearLayout, axis: int) -> int:
-    """How many low bits of a dimension do not tell warps apart: along them a warp scans alone."""
+    """How many low bits of a dimension do not tell warps apart."""
     names = [n for n, _ in axis_places(layout, axis)]
     return names.index("warp") if "warp" in names else len(names)
 
 
 def _of_all(t: Tile, registers: int, lanes: int = 32) -> int:
-    """Bytes of so many elements a lane of every warp, a multiple of 16."""
     assert t.layout is not None
     return -(-registers * lanes * t.layout.in_size("warp") * element_bytes(t) // 16) * 16
 
@@ -126,24 +119,22 @@ def warp_bits(t: Tile, axis: int, ctas: int = 1) -> list[int]:
 
 
 def fold_bytes(t: Type, ctas: int) -> int:
-    """Bytes in which a CTA finds what all have of a value that is folded over them; a multiple of 16."""
+    """Bytes in which a CTA finds what all have of a value folded over them; a multiple of 16."""
     count = t.numel if isinstance(t, Tile) else 1
     return -(-count * sent_bytes(elem_of(t)) * ctas // 16) * 16
 
 
 def sent_bytes(elem: Scalar) -> int:
-    """Bytes that an element takes on its way to another CTA (`st.async` stores 4 or 8)."""
+    """Bytes that an element takes to another CTA (`st.async` stores 4 or 8)."""
     return max(4, elem.bits // 8)
 
 
 def of_xor_shuffle(op: Op) -> int:
-    """One value per register, lane and warp, if elements of several warps change places; of so many registers at a time
-    as `swapped` says."""
+    """One value per register (`swapped` at a time), lane and warp, if elements change warps."""
     return _of_swap(op, op.attrs["mask"])
 
 
 def of_sort_runs(op: Op) -> int:
-    """As for an `xor_shuffle` along all bits of a run."""
     return _of_swap(op, op.attrs["run"] - 1)
 
 
@@ -159,13 +150,11 @@ def swapped(t: Tile) -> int:
 
 
 def of_gather(op: Op) -> int:
-    """The tile that is read from."""
     t = op.operands[1].tile
     return -(-t.numel * element_bytes(t) // 16) * 16
 
 
 def of_histogram(op: Op) -> int:
-    """A count of 32 bits for each bin."""
     return -(-4 * op.attrs["bins"] // 16) * 16
 
 

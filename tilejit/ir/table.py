@@ -1,8 +1,7 @@
 """The op table: every op of tile IR is declared once, by `@op` on its type rule.
 
-The table is what the printer, parser, verifier, evaluator, passes, scheduler and docs read: they ask what an op
-declares (`effects`, `traits`, `layout`, `regions`, `host` and its rules), never a list of names. The PTX emitter of an
-op has the same name in `ptx/`. No effects: the op is pure.
+All else asks what an op declares (`effects`, `traits`, `layout`, `regions`, `host` and its rules), never a list of
+names. Its PTX emitter has the same name in `ptx/`. No effects: the op is pure.
 """
 from __future__ import annotations
 
@@ -96,11 +95,12 @@ Rule = Callable[["Op"], "list[Type] | None"]
 
 @dataclass
 class OpDef:
-    """One row: operand names (`x?` optional, `xs*` variadic), attribute names, what it is, and the rules.
+    """One row: operand names (`x?` optional, `xs*` variadic), attribute names, and the rules.
 
     layout, regions: a key of LAYOUTS, of REGIONS. host: the name of what computes it before the launch, or empty.
-    scratch: bytes of shared memory that its threads exchange values through, in its final layouts.
-    forward, backward: a result's layout from the operand's and the other way round; None if there is none."""
+    scratch: bytes of shared memory that its threads exchange values through. forward, backward: a result's layout from
+    the operand's and the other way round, or None.
+    """
 
     name: str
     operands: tuple[str, ...]
@@ -120,7 +120,6 @@ class OpDef:
 
     @cached_property
     def pure(self) -> bool:
-        """No effects."""
         return not self.effects
 
     @cached_property
@@ -130,38 +129,36 @@ class OpDef:
 
     @cached_property
     def variadic(self) -> bool:
-        """Whether it takes any number of operands."""
         return any(n.endswith("*") for n in self.operands)
 
     @cached_property
     def fixed(self) -> int:
-        """How many operands come before those of which there may be any number."""
+        """Operands before the variadic ones."""
         return next((i for i, n in enumerate(self.operands) if n.endswith("*")), len(self.operands))
 
     @cached_property
     def after(self) -> int:
-        """How many operands come after those of which there may be any number."""
+        """Operands after the variadic ones."""
         return len(self.operands) - self.fixed - 1 if self.variadic else 0
 
     @cached_property
     def counts(self) -> tuple[int, float]:
-        """The least and the greatest number of operands that the signature allows."""
+        """The least and the greatest number of operands."""
         least = sum(not n.endswith(("?", "*")) for n in self.operands)
         return least, float("inf") if self.variadic else len(self.operands)
 
     @cached_property
     def required(self) -> tuple[str, ...]:
-        """The attributes that every such op has."""
         return tuple(a for a in self.attrs if not a.endswith("?"))
 
     def meaning(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator that sets the numpy meaning; see `ir/evaluate.py` for its calling convention."""
+        """Decorator that sets the numpy meaning (`ir/evaluate.py`)."""
         self.evaluate = fn
         return fn
 
 
 class _Table(dict[str, OpDef]):
-    """Op name -> definition. `tilejit.ir.ops` fills it when somebody first asks for an op that is not there."""
+    """Op name -> definition, filled by `tilejit.ir.ops` when somebody first asks for a missing one."""
 
     def __missing__(self, name: str) -> OpDef:
         import tilejit.ir.ops  # noqa: F401
@@ -178,9 +175,10 @@ def op(name: str, operands: str = "", attrs: str = "", effects: str = "", traits
        **rules: Any) -> Callable[[Rule], OpDef]:
     """Declare an op; the decorated function is its type rule and its docstring the meaning.
 
-    The rule takes the op (operands, attrs and regions set, results not yet) and returns the result types, if there are
-    any; it raises CompilationError with both sides named when the operands do not fit. `layout` may be left out of
-    elementwise ops, control flow and scheduled ops; `rules` are the other fields of `OpDef`."""
+    The rule takes the op (without results) and returns the result types, if any; it raises CompilationError when the
+    operands do not fit. `layout` may be left out of elementwise ops, control flow and scheduled ops; `rules` are the
+    other fields of `OpDef`.
+    """
     def declare(rule: Rule) -> OpDef:
         has = frozenset(traits.split())
         kind = layout or ("same" if "elementwise" in has else "set" if "scheduled" in has else

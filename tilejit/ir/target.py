@@ -1,9 +1,8 @@
-"""The chips that PTX is written for, and what each of them can do.
+"""The chips that PTX is written for.
 
-`sm_90a` is Hopper with everything that only it has (wgmma, TMA, setmaxnreg). `sm_80` is the portable subset: mma.sync,
-ldmatrix, cp.async, mbarriers without transactions. PTX is forward compatible: sm_80 text runs on every later GPU, whose
-driver assembles it; a cubin for sm_80 only on compute capability 8.x (CUDA programming guide, "PTX Compatibility" and
-"Binary Compatibility"). Shared memory per block: same guide, table "Technical Specifications per Compute Capability".
+`sm_90a` is Hopper (wgmma, TMA, setmaxnreg). `sm_80` is the portable subset: mma.sync, ldmatrix, cp.async, mbarriers
+without transactions; its PTX runs on every later GPU, its cubins only on compute capability 8.x. (CUDA programming
+guide, "PTX Compatibility", "Binary Compatibility", "Technical Specifications per Compute Capability".)
 """
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tilejit.ir.core import Function
 
 @dataclass(frozen=True)
 class Target:
-    """A PTX target: `sm` is its compute capability times ten, `shared_bytes` what a block may use of shared memory."""
+    """`sm` is the compute capability times ten, `shared_bytes` what a block may use of shared memory."""
 
     name: str
     sm: int
@@ -27,9 +26,11 @@ class Target:
         return self.sm == 90
 
     def programs(self, threads: int, registers: int, shared: int) -> int:
-        """Blocks that a multiprocessor has room for at once, of so many threads, registers a thread and bytes of shared
-        memory (CUDA programming guide, "Technical Specifications per Compute Capability"): registers are given out to
-        warps in units of 256, a block takes 1 KiB more shared memory, of what one may use and 1 KiB."""
+        """Blocks of so many threads, registers a thread and bytes of shared memory that a multiprocessor has room for
+        at once.
+
+        Registers are given out to warps in units of 256; a block takes 1 KiB more shared memory.
+        """
         warps = -(-threads // 32)
         return min(2048 // (32 * warps), 32, (self.shared_bytes + 1024) // (shared + 1024),
                    65536 // (warps * (-(-max(1, registers) * 32 // 256) * 256)))
@@ -40,7 +41,7 @@ TARGETS = {t.name: t for t in (Target("sm_90a", 90, 232448), Target("sm_80", 80,
 
 
 def target_named(name: object) -> Target:
-    """The target of that name (None: the default). Raises CompilationError for one that is not known."""
+    """The target of that name (None: the default). Raises CompilationError for an unknown one."""
     found = TARGETS.get(DEFAULT if name is None else str(name))
     if found is None:
         raise CompilationError(f"target={name!r} is not one of {', '.join(map(repr, TARGETS))}")
@@ -48,14 +49,14 @@ def target_named(name: object) -> Target:
 
 
 def target_of(fn: Function) -> Target:
-    """The target that a function is compiled for."""
     return target_named(fn.attrs.get("target"))
 
 
 def product_unit(target: Target, warps: int, m: int, n: int, k: int, elem_bytes: int) -> str:
-    """What computes an m x n x k product over `warps` warps: "wgmma" where it can, else "mma" (mma.sync).
+    """What computes an m x n x k product over `warps` warps: "wgmma" if it can, else "mma" (mma.sync).
 
-    wgmma takes warpgroups of 4 warps with 64 rows and 8 columns or more each, and 32 bytes of K a step."""
+    wgmma takes warpgroups of 4 warps with 64 rows and 8 columns or more each, and 32 bytes of K a step.
+    """
     if not target.hopper or warps % 4 or m % 64 or k * elem_bytes % 32 or elem_bytes > 4:
         return "mma"
     split_n = max(1, warps // 4 // (m // 64))

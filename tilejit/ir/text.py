@@ -9,11 +9,9 @@
       return
     }
 
-Names are those of the user's variables, made unique by a `.1`, `.2` suffix; unnamed values are
-numbered in order. An attribute `type` that equals the only result's type is left out.
-`print_function(parse_function(t)) == t` for every printed `t`: a trailing `// file.py:12` is
-read back as the op's location, other comments are skipped. When writing IR by hand, `: types`
-may be left out; the type rule then gives them.
+Names are those of the user's variables, made unique by a `.1`, `.2` suffix; unnamed values are numbered in order. An
+attribute `type` that equals the only result's type is left out; so may `: types` be where IR is written by hand. `//
+file.py:12` behind an op is its location, other comments are skipped.
 """
 from __future__ import annotations
 
@@ -43,12 +41,12 @@ _TYPES = (DType, Ptr, Tile, Desc, Buffer, Barrier, Pending)
 
 
 def print_function(fn: Function) -> str:
-    """The text of a function, ending in a newline. Raises TypeError for an attribute that is not plain data."""
+    """The text of a function. Raises TypeError for an attribute that is not plain data."""
     return Printer(fn).text()
 
 
 def print_op(fn: Function, op: Op) -> str:
-    """The line that `op` has in the text of `fn` (for messages; works on IR that breaks its rules)."""
+    """The line that `op` has in the text of `fn`, which may break the rules of IR."""
     p = Printer(fn)
     p.text()
     return p.lines.get(op, repr(op))
@@ -77,7 +75,6 @@ class Printer:
         return "\n".join(head + lines) + "\n"
 
     def define(self, v: Value) -> str:
-        """Give a value its unique name."""
         base = re.sub(r"\W", "_", v.name, flags=re.ASCII)
         if not base or base[0].isdigit():
             name, self._numbered = f"%{self._numbered}", self._numbered + 1
@@ -159,7 +156,7 @@ def _comment(loc: Loc | None) -> str:
 
 
 def parse_function(text: str) -> Function:
-    """The function that `text` describes; CompilationError names the line of text that cannot be read."""
+    """The function that `text` describes; CompilationError names the line that cannot be read."""
     return _Parser(text).function()
 
 
@@ -379,6 +376,5 @@ class _Parser:
 
 
 def _base(printed: str) -> str:
-    """The variable behind a printed name: no uniqueness suffix, none at all for a number."""
     name = printed.split(".")[0]
     return "" if name.isdigit() else name

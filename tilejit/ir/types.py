@@ -1,8 +1,7 @@
-"""The types of tile IR values: scalars, pointers, tiles, descriptors, and what scheduling adds.
+"""The types of tile IR values. They are frozen and compare by value.
 
-All are frozen and compare by value (there is one object of each dtype). A scalar value has a `DType` or a
-`Ptr` as its type; a `Tile` is a block of them spread over the threads of a program, in the way its `layout`
-says (None: not yet assigned, or held in shared memory only).
+A scalar value has a `DType` or a `Ptr`; a `Tile` is a block of them spread over a program's threads by its `layout`
+(None: not yet assigned, or held in shared memory only).
 """
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class DType(Predicates):
-    """A scalar element type. `kind` is one of bool, int, uint, float; `bits` its width in registers' terms.
-
-    Those below are all that there are: `DType("fp32")` is `fp32`."""
+    """A scalar element type: bool, int, uint or float, `bits` wide in registers. `DType("fp32")` is `fp32`; those below
+    are all.
+    """
 
     name: str
     kind: str
@@ -39,7 +38,7 @@ class DType(Predicates):
 
     @cached_property
     def bytes(self) -> int:
-        """Size in memory, in bytes (int1 takes one)."""
+        """Size in memory (int1 takes one)."""
         return max(1, self.bits // 8)
 
     @cached_property
@@ -55,14 +54,13 @@ class DType(Predicates):
         return self.kind == "int"
 
     def is_fp8(self) -> bool:
-        """True for floating-point types of one byte."""
         return self.kind == "float" and self.bits == 8
 
     def __str__(self) -> str:
         return self.name
 
     def __reduce__(self) -> str:
-        """Copies and pickles are this very object: its name is that of a variable of this module."""
+        """Copies and pickles are this object: its name is a variable of this module."""
         return self.name
 
 
@@ -83,7 +81,7 @@ fp64 = DType("fp64", "float", 64)
 
 
 class OtherDType(DType):
-    """A dtype that other chips compute with: a program may name it and ask what it is, nothing is of it."""
+    """A dtype of other chips: a program may name it and ask what it is."""
 
     def __new__(cls, name: str) -> OtherDType:
         made = object.__new__(cls)
@@ -96,8 +94,7 @@ fp8e4b8, fp8e5b16 = OtherDType("fp8e4b8"), OtherDType("fp8e5b16")
 
 @dataclass(frozen=True)
 class Ptr:
-    """A 64-bit global address of elements of type `elem`; `const` (only while a kernel is built): which it promised not
-    to write."""
+    """A 64-bit global address of elements of type `elem`; `const` (while a kernel is built): not to be written."""
 
     elem: Scalar
     const: bool = False
@@ -108,30 +105,25 @@ class Ptr:
 
     @property
     def bytes(self) -> int:
-        """8."""
         return 8
 
     @property
     def element_ty(self) -> Scalar:
-        """What it points to, as the tile language calls it."""
         return self.elem
 
     @property
     def scalar(self) -> Ptr:
-        """The type itself, as it is no tile's."""
         return self
 
     @property
     def primitive_bitwidth(self) -> int:
-        """64."""
         return 64
 
     def is_ptr(self) -> bool:
-        """Always true (False of tiles' types, see `block_type`)."""
+        """False of tiles' types, see `block_type`."""
         return True
 
     def is_block(self) -> bool:
-        """Always false."""
         return False
 
     def is_const(self) -> bool:
@@ -139,11 +131,9 @@ class Ptr:
         return self.const
 
     def is_floating(self) -> bool:
-        """Always false, as is_int."""
         return False
 
     def is_int(self) -> bool:
-        """Always false: an address is no integer before it is cast."""
         return False
 
     def __str__(self) -> str:
@@ -155,15 +145,16 @@ Scalar = Union[DType, Ptr]
 
 @dataclass(frozen=True)
 class Tile:
-    """A block of elements, of any rank, every size a power of two; columns of products may be multiples of 16, and
-    rows three times a power of two."""
+    """A block of elements, every size a power of two; columns of products may be multiples of 16, and rows three times
+    a power of two.
+    """
 
     shape: tuple[int, ...]
     elem: Scalar
     layout: LinearLayout | None = None
 
     def __hash__(self) -> int:
-        """By shape alone: types are hashed as a part of what an op computes, which the rest tells apart."""
+        """By shape alone: what is hashed tells the rest apart."""
         return hash(self.shape)
 
     @property
@@ -193,8 +184,9 @@ class Desc:
         return f"desc<{self.elem}[{'x'.join(map(str, self.block_shape))}]{tail}>"
 
     def ahead_of(self, rank: int) -> int | None:
-        """How many dimensions of size 1 a block has ahead of those of a tile of this rank; None if it has others there,
-        which the tile has merged."""
+        """How many dimensions of size 1 a block has ahead of a tile's of this rank; None for others, which the tile has
+        merged.
+        """
         ahead = len(self.block_shape) - rank
         return ahead if all(n == 1 for n in self.block_shape[:max(0, ahead)]) else None
 
@@ -203,8 +195,8 @@ class Desc:
 class Buffer:
     """A ring of `slots` shared-memory tiles. `swizzle` is the TMA/wgmma swizzle span in bytes (0: none).
 
-    `order` lists the tile's dimensions from fastest to slowest in memory; a transposed view of a buffer
-    is the same bytes with `shape` and `order` permuted. A view of one slot has slots == 0.
+    `order` lists the dimensions from fastest to slowest; a transposed view is the same bytes with `shape` and `order`
+    permuted. A view of one slot has slots == 0.
     """
 
     shape: tuple[int, ...]
@@ -215,7 +207,7 @@ class Buffer:
 
     @classmethod
     def of(cls, tile: Tile, slots: int, order: tuple[int, ...]) -> Buffer:
-        """A ring for tiles of this type, with the widest swizzle that its fastest dimension allows."""
+        """A ring for such tiles, with the widest swizzle that the fastest dimension allows."""
         from tilejit.layout.shared import widest_swizzle
 
         assert isinstance(tile.elem, DType)
@@ -230,7 +222,7 @@ class Buffer:
 
     @property
     def slot_stride(self) -> int:
-        """Bytes from one slot to the next: a multiple of 128, the alignment that TMA asks of an address."""
+        """Bytes from one slot to the next: a multiple of 128, as TMA asks."""
         return -(-self.slot_bytes // 128) * 128
 
     def __str__(self) -> str:
@@ -242,7 +234,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Barrier:
-    """A ring of `slots` mbarriers, each completing a phase after `count` arrivals (plus its bytes)."""
+    """A ring of `slots` mbarriers, each completing a phase after `count` arrivals (and its bytes)."""
 
     slots: int
     count: int
@@ -262,8 +254,9 @@ class Pending:
 
 
 def odd_size(shape: tuple[int, ...], axis: int) -> bool:
-    """Whether a size that is no power of two may be one of a block: a multiple of 16 up to 512, or with the next sizes
-    (into which one was split) such a multiple."""
+    """Whether a size that is no power of two may be one of a block: a multiple of 16 up to 512, alone or with the next
+    sizes, into which one was split.
+    """
     return any(n % 16 == 0 and n <= 512 for n in accumulate(shape[axis:], mul))
 
 
@@ -271,7 +264,6 @@ Type = Union[DType, Ptr, Tile, Desc, Buffer, Barrier, Pending]
 
 
 def elem_of(t: Type) -> Scalar:
-    """The element type of a tile, or the scalar type itself."""
     kind = type(t)                  # (compared, not asked: passes come here for every operand)
     if kind is Tile:
         return t.elem  # type: ignore[union-attr]
@@ -282,11 +274,10 @@ def elem_of(t: Type) -> Scalar:
 
 
 def with_elem(t: Type, elem: Scalar) -> Type:
-    """`t` with another element type: same shape and layout for a tile, `elem` itself for a scalar."""
+    """`t` with another element type."""
     return Tile(t.shape, elem, t.layout) if isinstance(t, Tile) else elem
 
 
 def shape_of(t: Type) -> tuple[int, ...]:
-    """The shape of a tile, () for a scalar."""
     kind = type(t)
     return t.shape if kind is Tile else t.tile.shape if kind is Pending else ()  # type: ignore[union-attr]

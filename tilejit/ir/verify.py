@@ -1,11 +1,9 @@
 """The verifier: what must hold of tile IR between any two passes.
 
-Every op is in the table with the right number of operands and its required attributes; values
-are used where they are in scope; result types are those of the op's type rule, layouts aside;
-the tile operands and results of an elementwise op share one layout once layouts are assigned;
-regions have the arguments and yield the types that their op says; a pending accumulator is only
-handed on, issued to or waited for, and no wait lets a product stay in flight whose sums, slots or
-registers are used behind it (`flight.py`; not of a function whose groups in flight are `uncounted`).
+Ops have the number of operands, attributes, result types (layouts aside) and regions that the table says; values are
+used in scope; operands and results of an elementwise op share one layout, once assigned; a pending accumulator is only
+handed on, issued to or waited for, and no wait lets a product stay in flight whose sums, slots or registers are used
+behind it (`flight.py`; not where groups in flight are `uncounted`).
 """
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from tilejit.ir.types import Desc, DType, Pending, Tile, Type, elem_of, int1
 
 
 def verify(fn: Function) -> None:
-    """Raise VerificationError, naming the op by its printed line, at the first broken rule."""
+    """Raise VerificationError, with the op's printed line, at the first broken rule."""
     try:
         _block(fn.body, set())
         _in_flight(fn)
@@ -30,7 +28,6 @@ def verify(fn: Function) -> None:
 
 
 def _in_flight(fn: Function) -> None:
-    """Waits for products are strong enough, and nothing that a product in flight reads is given back or written."""
     if "uncounted" in fn.attrs or not any(op.name == "dot_async" for op in listed(fn.body)):
         return
     guarded = rings(fn)
@@ -54,7 +51,7 @@ def _in_flight(fn: Function) -> None:
 
 
 def _ordered(block: Block) -> None:
-    """Every `order_wait` has its `order_arrive` in the same block, so that all warpgroups have equally many."""
+    """Every `order_wait` has its `order_arrive` in the same block: all warpgroups have equally many."""
     mine: Op | None = None
     for op in block.ops:
         if op.name == "order_wait":
@@ -72,7 +69,6 @@ def _ordered(block: Block) -> None:
 
 
 def _dot(op: Op) -> str:
-    """A product, by the name of its sums and its line."""
     return f"the product {op.results[0].name or op.name}{f' ({op.loc.short()})' if op.loc else ''}"
 
 
@@ -82,7 +78,7 @@ class _Broken(Exception):
 
 
 def _alike(a: Type, b: Type) -> bool:
-    """Whether types are equal but for what passes decide: layouts, and whether a descriptor goes through TMA."""
+    """Whether types are equal but for what passes decide (layouts, TMA)."""
     if type(a) is Tile and type(b) is Tile:
         return a.shape == b.shape and a.elem == b.elem
     if isinstance(a, Pending) and isinstance(b, Pending):
@@ -93,7 +89,6 @@ def _alike(a: Type, b: Type) -> bool:
 
 
 def _block(block: Block, scope: set[Value]) -> None:
-    """Check a block; `scope` holds the values that it may use, before and after."""
     here = list(block.args)
     scope.update(here)
     for i, op in enumerate(block.ops):
@@ -194,7 +189,6 @@ def _while(op: Op) -> None:
 
 
 def _carries(op: Op, leading: list[Type], *ends: Op) -> None:
-    """A loop's regions take `leading` and what it carries, whose types the ends hand on and the results have."""
     carried = _types(op.operands[op.define.fixed:])
     for region, end in zip(op.regions, ends):
         _expect(op, "region arguments", _types(region.args), [*leading, *carried])

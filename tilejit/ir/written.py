@@ -1,4 +1,4 @@
-"""Which arguments a function writes through: what its stores' addresses are computed from."""
+"""Which arguments a function writes through."""
 from __future__ import annotations
 
 from tilejit.ir.core import Function, Value, walk
@@ -6,8 +6,9 @@ from tilejit.ir.types import Desc, Ptr, Tile
 
 
 def written(fn: Function) -> set[str]:
-    """Names of the pointer and descriptor arguments that the function may write through; all of them where an address
-    comes from memory or from an integer."""
+    """Names of pointer and descriptor arguments that may be written through; all if an address comes from memory or an
+    integer.
+    """
     addresses = [v for op in walk(fn.body) if "write" in op.define.effects for v in op.operands if _is_address(v)]
     found: set[str] = set()
     seen: set[Value] = set()
@@ -27,13 +28,13 @@ def written(fn: Function) -> set[str]:
 
 
 def follows_memory(fn: Function) -> bool:
-    """Whether the function uses addresses that come from memory or from integers (not only from arguments)."""
+    """Whether addresses come from memory or from integers."""
     return any(_is_address(r) for op in walk(fn.body) if not op.regions for r in op.results
                if "read" in op.define.effects or not any(map(_is_address, op.operands)))
 
 
 def _sources(v: Value) -> list[Value]:
-    """What a value may be computed from: of a region's values, all that flows in or out of the region."""
+    """What a value may be computed from: of a region's values, all that flows in or out."""
     op = v.owner
     return [] if op is None else [*op.operands, *(s for region in op.regions for s in region.terminator.operands)]
 

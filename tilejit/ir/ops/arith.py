@@ -61,7 +61,7 @@ def _declare(names: str, operands: str, rule, docs: dict[str, str], traits: str 
 
 @op("const", attrs="value type", traits="elementwise cheap registers", host="const")
 def const(o: Op) -> list[Type]:
-    """A constant scalar, or a tile with `value` in every element."""
+    """A scalar, or a tile with `value` in every element."""
     return [o.attrs["type"]]
 
 
@@ -100,7 +100,8 @@ _declare("fma", "a b c", _floats, {"fma": "a*b + c with one rounding."})
 @op("cmp", "lhs rhs", "pred runs?", traits="elementwise cheap")
 def cmp(o: Op) -> list[Type]:
     """Comparison to int1; `pred` is eq ne lt le gt ge. On floats `ne` is unordered, the rest ordered. `runs`: so many
-    neighbouring registers of a thread are known to have one result."""
+    neighbouring registers of a thread have one result.
+    """
     return [with_elem(same(o)[0], int1)]
 
 
@@ -116,15 +117,15 @@ def select(o: Op) -> list[Type]:
 
 @op("cast", "x", "dtype rounding?", traits="elementwise cheap keeps_sign", host="cast")
 def cast(o: Op) -> list[Type]:
-    """Conversion to `dtype`: floats round to nearest even (rtz if `rounding` says so), fp to int truncates,
-    to int1 is `!= 0`, int narrowing wraps; fp to fp8 saturates to the largest finite value (infinities become infinite
-    fp8e5 by rtz)."""
+    """Conversion to `dtype`: floats round to nearest even (rtz if `rounding` says so), fp to int truncates, to int1 is
+    `!= 0`, int narrowing wraps; fp to fp8 saturates to the largest finite value (fp8e5 by rtz keeps infinities).
+    """
     return [with_elem(o.operands[0].type, o.attrs["dtype"])]
 
 
 @op("bitcast", "x", "dtype", traits="elementwise cheap")
 def bitcast(o: Op) -> list[Type]:
-    """The same bits as another type of equal width (integers and pointers included)."""
+    """The same bits as another type of equal width."""
     src, dst = elem_of(o.operands[0].type), o.attrs["dtype"]
     if src.bits != dst.bits:
         raise CompilationError(f"bitcast: {src} has {src.bits} bits, {dst} has {dst.bits}", o.loc)
@@ -133,7 +134,7 @@ def bitcast(o: Op) -> list[Type]:
 
 @op("ptr_add", "ptr offset", traits="elementwise cheap same_memory")
 def ptr_add(o: Op) -> list[Type]:
-    """Pointer plus `offset` elements; the offset is sign- or zero-extended to 64 bits by its type."""
+    """Pointer plus `offset` elements, sign- or zero-extended to 64 bits by its type."""
     p, off = (v.type for v in o.operands)
     e = elem_of(off)
     if not isinstance(elem_of(p), Ptr) or not (isinstance(e, DType) and e.is_int()) \
@@ -145,14 +146,15 @@ def ptr_add(o: Op) -> list[Type]:
 @op("hint", "x", "divisible? contiguous? constant?",
     traits="elementwise cheap identity keeps_sign registers same_memory")
 def hint(o: Op) -> list[Type]:
-    """x itself, with the author's promise: per dimension lists of divisibility, contiguity, constancy."""
+    """x, with the author's promise: per dimension divisibility, contiguity, constancy."""
     return [o.operands[0].type]
 
 
 @op("checked", "x", "divisible? nonnegative?", traits="elementwise identity")
 def checked(o: Op) -> list[Type]:
-    """x itself, an integer scalar or a pointer; the program stops (a trap) where it is negative, if attr `nonnegative`
-    is set, or no multiple of `divisible`. What the compiler assumes of a kernel and cannot prove."""
+    """x, an integer scalar or pointer; traps where it is negative, if attr `nonnegative` is set, or no multiple of
+    `divisible`.
+    """
     return [o.operands[0].type]
 
 
@@ -166,7 +168,7 @@ def _elem(o: Op) -> DType:
 
 
 def _wrapping(name: str, fn, boolean) -> None:
-    """A sum or product: integers wrap; int1 is arithmetic modulo 2."""
+    """A sum or product; int1 is arithmetic modulo 2."""
     @OPS[name].meaning
     def _(m: Any, o: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return boolean(a, b) if a.dtype == bool else fn(a, b)

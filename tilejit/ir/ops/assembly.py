@@ -24,14 +24,15 @@ def _results(o: Op) -> list[Type]:
 def inline_asm(o: Op) -> list[Type]:
     """PTX of the author for every `pack` elements of the operands, one tile of each of `dtypes` out.
 
-    `asm` names registers $0, $1, .. by `constraints`: first the results', then the operands'; elements below 32 bits
-    share registers of 32. Which elements go together is open. Its effects, if any, are as good as none."""
+    `asm` names registers $0, $1, .. by `constraints`: the results' first, then the operands'; elements below 32 bits
+    share registers of 32. Which elements go together is open, and so is whether effects happen.
+    """
     return _results(o)
 
 
 @op("inline_asm_effect", "args*", _ATTRS, effects="read write control", traits="elementwise program packs")
 def inline_asm_effect(o: Op) -> list[Type]:
-    """As inline_asm, of PTX that does more than compute its results: done as often and where it is written."""
+    """As inline_asm, with effects: done as often and where it is written."""
     return _results(o)
 
 

@@ -1,7 +1,7 @@
 """Blocks of tensors without TMA: what descriptor loads and stores become where the chip has none.
 
-Their operands are those of `make_desc` (a base pointer that starts 16 bytes, then rank sizes, then rank strides, of
-which the last is 1 and the others multiples of 16 bytes) and then rank offsets, the last a multiple of 16 bytes.
+Operands: those of `make_desc` (a base pointer, 16-byte aligned, rank sizes, rank strides, of which the last is 1 and
+the others multiples of 16 bytes), then rank offsets, the last a multiple of 16 bytes.
 """
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tilejit.ir.types import DType, Ptr, Tile, Type, shape_of
 
 
 def _elem(o: Op, base: Value, dims: int, shape: tuple[int, ...]) -> DType:
-    """The element type, if the operands fit the block."""
     e, block = base.type, o.attrs["block"]
     if not isinstance(e, Ptr) or not isinstance(e.elem, DType) or dims != 3 * len(block) or prod(shape) != prod(block):
         raise CompilationError(f"{o.name}: {dims} sizes, strides and offsets for {list(shape)} in blocks of "
@@ -28,7 +27,7 @@ def _elem(o: Op, base: Value, dims: int, shape: tuple[int, ...]) -> DType:
 
 
 def place_block(m: Any, o: Op, elem: DType, base: np.ndarray, dims: tuple[np.ndarray, ...]) -> tuple[Any, Any]:
-    """Addresses of the block that base, sizes, strides and offsets describe, and which are inside the tensor."""
+    """Addresses of the block, and which are inside the tensor."""
     rank = len(dims) // 3
     sizes = tuple(int(d) for d in dims)
     desc = m.descriptor(int(base), sizes[:rank], sizes[rank:2 * rank], tuple(o.attrs["block"]), "zero")

@@ -1,4 +1,4 @@
-"""Structured control flow, checks and the ends of blocks."""
+"""Structured control flow and checks."""
 from __future__ import annotations
 
 from typing import Any
@@ -15,11 +15,11 @@ from tilejit.ir.types import Type, elem_of, fp64, int32, int64, shape_of, uint32
     "num_stages? unroll? warp_specialize? flatten? split_masks? joined? pairs? ping_pong? pipelined? in_flight? dealt?",
     effects="control", traits="structural carries loop optional takes_pending", regions="for")
 def for_(o: Op) -> list[Type]:
-    """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives
-    the next carried values; results are the last ones. A constant negative step counts down; any other step
-    must be positive. The scheduler says how it is rotated (`joined` with the loop before, in `pairs` of
-    iterations; `pipelined`: it is; a round of products stays `in_flight`), and who runs it: so many warpgroups in
-    `ping_pong` within, or `dealt` to groups."""
+    """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives the next
+    ones; results are the last ones. A constant negative step counts down; any other step must be positive. Set by
+    scheduling: `joined` with the loop before, in `pairs` of iterations, `pipelined`, a round of products stays
+    `in_flight`, so many warpgroups in `ping_pong` within, or `dealt` to groups.
+    """
     return [v.type for v in o.operands[o.define.fixed:]]
 
 
@@ -93,7 +93,7 @@ def _assume(m: Any, o: Op, cond: np.ndarray) -> None:
 
 @op("device_assert", "cond mask?", "message", effects="control", layout="follows")
 def device_assert(o: Op) -> None:
-    """Trap when cond is false somewhere (only kept in debug builds)."""
+    """Trap when cond is false somewhere (debug builds)."""
 
 
 @device_assert.meaning
@@ -117,8 +117,9 @@ def device_print(o: Op) -> None:
 
 
 def print_format(o: Op, which: int | None) -> str:
-    """The C format of a line for argument `which` (None: the prefix alone). It takes the program's three ids, the
-    element's index and its value. (Its text is that of Triton's device_print.)"""
+    """The C format of a line for argument `which` (None: the prefix alone), as Triton's: of the program's three ids,
+    the element's index and its value.
+    """
     prefix = o.attrs["prefix"].replace("%", "%%")
     if which is None:
         return f"pid (%u, %u, %u){prefix}\n"

@@ -1,4 +1,4 @@
-"""Global memory: pointer loads and stores, atomics, and tensor descriptors."""
+"""Global memory: loads and stores by pointers, atomics, tensor descriptors."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -44,10 +44,11 @@ def _shapes_agree(o: Op) -> None:
 @op("load", "ptr mask? other?", "cache? evict? volatile? copy? ahead?", effects="read", traits="elementwise",
     layout="access")
 def load(o: Op) -> list[Type]:
-    """Elements at ptr; where mask is false, `other` (zero without one). int1 is stored as a byte.
+    """Elements at ptr; where mask is false, `other` (or zero). int1 is stored as a byte.
 
-    `copy`: it may be an asynchronous copy; the dimensions from fastest to slowest in memory. `ahead`: what the last
-    iteration loaded is used before, and nothing of this one reads the result."""
+    `copy`: it may be an asynchronous copy; the dimensions from fastest to slowest in memory. `ahead`: the last
+    iteration's result is used before, this one's by nothing.
+    """
     _shapes_agree(o)
     return [_pointee(o)]
 
@@ -59,9 +60,10 @@ def _load(m: Any, o: Op, ptr: np.ndarray, mask: Any = None, other: Any = None) -
 
 @op("row_load", "base limit?", "size fill? unaligned? evict?", effects="read", layout="block")
 def row_load(o: Op) -> list[Type]:
-    """The `size` contiguous elements at base, which starts 16 bytes; from element `limit` on `fill`, or zeros.
+    """The `size` contiguous elements at base, 16-byte aligned; from element `limit` on `fill`, or zeros.
 
-    limit, 0 to size, is a multiple of 16 bytes. With `unaligned` base and limit are those of any element."""
+    limit, 0 to size, is a multiple of 16 bytes. `unaligned`: any base and limit.
+    """
     e = o.operands[0].type
     if not isinstance(e, Ptr) or not isinstance(e.elem, DType):
         raise CompilationError(f"row_load: expected a pointer, found {e}", o.loc)
@@ -94,8 +96,7 @@ def _in_row(size: int, first: Any, last: Any) -> np.ndarray:
 
 @op("row_inside", "first last", "size whole", traits="cheap registers", layout="free")
 def row_inside(o: Op) -> list[Type]:
-    """Which of `size` elements a row has that goes from element `first`, below 16, to before `last`, with all below
-    `whole`."""
+    """Which of `size` elements a row has, from `first`, below 16, to before `last`, with all below `whole`."""
     return [Tile((o.attrs["size"],), int1)]
 
 
@@ -106,8 +107,9 @@ def _row_inside(m: Any, o: Op, first: Any, last: Any) -> np.ndarray:
 
 @op("row_read", "base first last", "size whole fill? aligned? begins? cache? evict?", effects="read", layout="block")
 def row_read(o: Op) -> list[Type]:
-    """`size` elements from base on, of which the row has those that `row_inside` says; the others are `fill`, or zeros,
-    and not read. `aligned`: base is a multiple of 16 bytes; `begins`: the row's first element is."""
+    """`size` elements from base; those outside the row (`row_inside`) are `fill`, or zeros, and not read. `aligned`:
+    base is a multiple of 16 bytes; `begins`: the row's first element is.
+    """
     _row_of(o, o.attrs["size"])
     return [Tile((o.attrs["size"],), o.operands[0].type.elem)]  # type: ignore[union-attr]
 
@@ -123,7 +125,7 @@ def _row_read(m: Any, o: Op, base: np.ndarray, first: Any, last: Any) -> np.ndar
 
 @op("row_write", "base value first last", "whole cache? evict?", effects="write", layout="block")
 def row_write(o: Op) -> None:
-    """Write the elements of a value that a row has, from base on (see `row_read`)."""
+    """Write the elements that a row has, from base on (see `row_read`)."""
     t = o.operands[1].type
     assert isinstance(t, Tile)
     _row_of(o, t.shape[0])
@@ -164,10 +166,10 @@ COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 def atomic_rmw(o: Op) -> list[Type]:
     """Atomic read-modify-write, returning the old value; kind is add max min and or xor xchg.
 
-    Two kinds more: `store`, of which nobody reads the result, and `load`, which does nothing with its value.
-
-    `seldom`: see `store`. `unread`: nobody reads the result, and the chip adds `vec` elements at once (`layouts`).
-    `alone` (of one number, after scheduling): no threads meet for it, and only the one that does it gets the result."""
+    Also `store`, whose result nobody reads, and `load`, which ignores its value. `seldom`: see `store`. `unread`:
+    nobody reads the result, and the chip adds `vec` elements at once (`layouts`). `alone` (of one number, after
+    scheduling): no threads meet for it, and only the one that does it gets the result.
+    """
     _shapes_agree(o)
     return [_pointee(o)]
 
@@ -197,8 +199,9 @@ def _atomic_cas(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, value: np.
 @op("atomic_poll", "ptr expected timeout?", "sem scope alone?", effects="read write", traits="atomic",
     layout="access", scratch=of_atomic)
 def atomic_poll(o: Op) -> list[Type]:
-    """Wait until what is at the scalar ptr equals expected (int1: true); at most `timeout` nanoseconds (then false),
-    if given."""
+    """Wait until what is at the scalar ptr equals expected (int1: true), at most `timeout` nanoseconds (then false), if
+    given.
+    """
     return [with_elem(o.operands[0].type, int1)]
 
 
@@ -212,9 +215,10 @@ def _atomic_poll(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, timeout: 
 
 @op("make_desc", "base dims*", "block_shape padding anywhere?", traits="same_memory", layout="none")
 def make_desc(o: Op) -> list[Type]:
-    """A descriptor from a base pointer, then rank sizes, then rank strides (elements; the last is 1).
+    """A descriptor from a base pointer, rank sizes, rank strides (elements; the last is 1).
 
-    `anywhere`: any base, strides and offsets mean something; TMA may only serve it where its rules surely hold."""
+    `anywhere`: any base, strides and offsets; TMA may serve it only where its rules surely hold.
+    """
     e = o.operands[0].type
     block = tuple(o.attrs["block_shape"])
     if not isinstance(e, Ptr) or not isinstance(e.elem, DType) or len(o.operands) != 1 + 2 * len(block):
@@ -233,9 +237,10 @@ def _make_desc(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> Any:
 
 @op("write_desc", "base dims*", "block_shape padding", effects="sync", traits="same_memory optional", layout="none")
 def write_desc(o: Op) -> list[Type] | None:
-    """`make_desc` of numbers that the host does not know: each CTA writes the tensor maps that its copies use.
+    """`make_desc` of numbers unknown to the host: each CTA writes the tensor maps that its copies use.
 
-    What was copied through the descriptor that this op made before is done first: the maps have one place in memory."""
+    Copies through this op's earlier descriptor are done first: the maps have one place in memory.
+    """
     return make_desc.infer(o)
 
 
@@ -251,7 +256,6 @@ def _desc(o: Op) -> Desc:
 
 
 def block_addresses(d: Any, elem: Any, offsets: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses of a descriptor's block at `offsets`, and which of them are inside the tensor."""
     address, inside = np.array(d.base, np.int64), np.array(True)
     for axis, off in enumerate(offsets):
         shape = [1] * len(offsets)
@@ -263,7 +267,7 @@ def block_addresses(d: Any, elem: Any, offsets: tuple[np.ndarray, ...]) -> tuple
 
 
 def _fits(d: Desc, shape: tuple[int, ...], o: Op) -> None:
-    """`shape` must be the block's, or that with its first dimensions merged into one (or, of size 1, left out)."""
+    """`shape` must be the block's, or have its first dimensions merged (or, of size 1, left out)."""
     block, tail = d.block_shape, len(shape) - 1
     if shape != block and (tail < 0 or block[len(block) - tail:] != shape[1:] or shape[-1] != block[-1]
                            or prod(block) != prod(shape)):
@@ -274,7 +278,8 @@ def _fits(d: Desc, shape: tuple[int, ...], o: Op) -> None:
 def desc_load(o: Op) -> list[Type]:
     """The block at `offsets` (elements, int32, outermost first); outside the tensor: the padding.
 
-    `shape`: the block's with its first dimensions merged into one. `evict`: what L2 does with it, a hint."""
+    `shape`: the block's with its first dimensions merged into one. `evict`: a hint to L2.
+    """
     d = _desc(o)
     if len(o.operands) - 1 != len(d.block_shape):
         raise CompilationError(f"descriptor of rank {len(d.block_shape)} needs as many offsets, "
@@ -301,9 +306,8 @@ def _written(o: Op) -> None:
 
 @op("desc_store", "desc value offsets*", effects="write", traits="tma", layout="block")
 def desc_store(o: Op) -> None:
-    """Write a block at `offsets`; elements outside the tensor are dropped.
-
-    The value may have the block's first dimensions merged into one."""
+    """Write a block (perhaps with its first dimensions merged) at `offsets`; elements outside the tensor are dropped.
+    """
     _written(o)
 
 
@@ -324,9 +328,10 @@ DESC_ATOMICS = {
 
 @op("desc_atomic", "desc value offsets*", "kind", effects="read write", traits="tma", layout="block")
 def desc_atomic(o: Op) -> None:
-    """Combine a block at `offsets` with memory, element by element and atomically; elements outside are dropped.
+    """Combine a block at `offsets` with memory, each element atomically; elements outside are dropped.
 
-    kind: add min max and or xor. Sums of fp32 flush subnormals; the order of sums is not fixed."""
+    kind: add min max and or xor. Sums of fp32 flush subnormals; their order is not fixed.
+    """
     _written(o)
     if str(_desc(o).elem) not in DESC_ATOMICS[o.attrs["kind"]]:
         legal = ", ".join(DESC_ATOMICS[o.attrs["kind"]])

@@ -1,8 +1,7 @@
 """Ops that scheduling adds: rings of buffers, mbarriers, asynchronous copies and products, roles.
 
-A *ticket* is the running (slot, parity) pair of a ring; `ticket_next` is the only copy of its arithmetic.
-The protocol: producers wait `empty` at parity^1, then `expect` bytes on `full`, then copy; consumers wait
-`full` at parity, use the slot, and arrive on `empty`.
+A *ticket* is the running (slot, parity) pair of a ring. Producers wait `empty` at parity^1, `expect` bytes on `full`,
+then copy; consumers wait `full` at parity, use the slot, and arrive on `empty`.
 """
 from __future__ import annotations
 
@@ -14,76 +13,80 @@ from tilejit.ir.types import Buffer, Pending, Tile, Type, int1, int32
 
 @op("alloc", attrs="name type offset? private?", effects="sync", traits="scheduled")
 def alloc(o: Op) -> list[Type]:
-    """A ring of shared-memory tiles; `offset` (bytes) is set by the allocator. A `private` one exists once for
-    every group of warps of the role that uses it."""
+    """A ring of shared-memory tiles at `offset` (bytes, set by the allocator). `private`: one for every group of warps
+    of its role.
+    """
     return [o.attrs["type"]]
 
 
 @op("barriers", attrs="name type offset?", effects="sync", traits="scheduled")
 def barriers(o: Op) -> list[Type]:
-    """A ring of mbarriers, initialised before the roles start; `offset` (bytes) is set by the allocator."""
+    """A ring of mbarriers, initialised before the roles start, at `offset` (bytes, set by the allocator)."""
     return [o.attrs["type"]]
 
 
 @op("tensor_maps", attrs="offset?", effects="sync", traits="scheduled")
 def tensor_maps(o: Op) -> None:
-    """Before the roles start each CTA takes memory for the tensor maps that it writes (`write_desc`), and gives it back
-    at its end; `offset` (bytes, set by the allocator) is where in shared memory the address lies."""
+    """Before the roles start each CTA takes memory for the tensor maps that it writes (`write_desc`), freed at its end;
+    its address lies in shared memory at `offset` (bytes, set by the allocator).
+    """
 
 
 @op("reuse", "buffers*", effects="sync", traits="scheduled")
 def reuse(o: Op) -> None:
-    """The author's word that nothing needs these buffers from here on: the allocator may separate here."""
+    """The author's word that nothing needs these buffers any more: the allocator may separate here."""
 
 
 @op("fill", "buffers*", "ring ahead? prompt? role?", effects="read shared_write sync",
     traits="scheduled structural own_buffer", regions="copies")
 def fill(o: Op) -> None:
-    """Copy the tiles that the region loads and yields into the next slot of a ring: one tile for each of its buffers.
+    """Copy the tiles that the region loads and yields into the next slot of a ring, one for each of its buffers.
 
-    Before roles are written: `split` puts copies, barriers and tickets in its place. ahead: `prefetch` is to do it so
-    many iterations earlier. prompt: behind what reads the slot of the trip. role: who does it, if not who awaits it."""
+    Replaced by `split`. ahead: `prefetch` is to do it so many iterations earlier. prompt: behind what reads the slot of
+    the trip. role: who does it, if not who awaits it.
+    """
 
 
 @op("await", "buffers*", "ring again?", effects="sync", traits="scheduled own_buffer")
 def await_(o: Op) -> list[Type]:
-    """Wait for the oldest slot of a ring that was filled and not awaited: a view of each of its buffers. Before roles
-    are written, as `fill`. With `again` nothing is waited for: the slot awaited last but so many, by another name."""
+    """Wait for the ring's oldest filled slot: a view of each of its buffers. Replaced by `split`. With `again` nothing
+    is waited for: the slot awaited last but so many, by another name.
+    """
     return [view_type(v.type) for v in o.operands]
 
 
 @op("peek", "", "ring", effects="sync", traits="scheduled")
 def peek(o: Op) -> None:
-    """Look whether the next slot of a ring is full, so that its `await` need not look. Before roles are written."""
+    """Look whether the next slot of a ring is full, so that its `await` need not. Replaced by `split`."""
 
 
 @op("ticket_next", "slot parity", "slots ring?", traits="scheduled")
 def ticket_next(o: Op) -> list[Type]:
-    """The next ticket of a ring with `slots` slots: the parity flips when the slot wraps."""
+    """The next ticket: the parity flips when the slot wraps."""
     return [int32, int32]
 
 
 @op("ticket_skip", "slot parity count", "slots ring?", traits="scheduled")
 def ticket_skip(o: Op) -> list[Type]:
-    """The ticket after `count` more: what other consumers of the ring take."""
+    """The ticket after `count` more, which other consumers take."""
     return [int32, int32]
 
 
 @op("group_index", "", traits="scheduled")
 def group_index(o: Op) -> list[Type]:
-    """Which of its role's groups of warps a thread belongs to: 0, 1, ... (see `roles`)."""
+    """A thread's group of warps in its role: 0, 1, ... (see `roles`)."""
     return [int32]
 
 
 @op("warpgroup_index", "", traits="scheduled")
 def warpgroup_index(o: Op) -> list[Type]:
-    """Which of its role's warpgroups (in this CTA) a thread belongs to: 0, 1, ..."""
+    """A thread's warpgroup in its role (in this CTA): 0, 1, ..."""
     return [int32]
 
 
 @op("mbar_test", "barrier slot parity", effects="sync", traits="scheduled")
 def mbar_test(o: Op) -> list[Type]:
-    """Whether the phase of barrier[slot] with this parity is still to complete; nobody waits."""
+    """Whether the phase of barrier[slot] with this parity is still to complete; does not wait."""
     return [int1]
 
 
@@ -94,19 +97,21 @@ def mbar_wait(o: Op) -> None:
 
 @op("mbar_landed", "barrier slot parity", effects="sync", traits="scheduled")
 def mbar_landed(o: Op) -> None:
-    """Wait until all copies into a ring have landed that were started before: `barrier` is its `full`, slot and parity
-    the ticket that is filled next."""
+    """Wait until all copies started into a ring have landed: `barrier` is its `full`, slot and parity the next ticket
+    to fill.
+    """
 
 
 @op("mbar_arrive", "barrier slot pred?", "per ctas", effects="sync", traits="scheduled")
 def mbar_arrive(o: Op) -> None:
-    """One arrival on barrier[slot] `per` thread, warp or warpgroup of the role, after what it did before; with several
-    `ctas` on that barrier of every CTA of the cluster."""
+    """One arrival on barrier[slot] `per` thread, warp or warpgroup of the role; with several `ctas` on that barrier of
+    every CTA of the cluster.
+    """
 
 
 @op("mbar_expect", "barrier slot more?", "bytes", effects="sync", traits="scheduled")
 def mbar_expect(o: Op) -> None:
-    """Arrive on barrier[slot] and announce `bytes` (and `more`) of asynchronous copies for this phase."""
+    """Arrive on barrier[slot] and announce `bytes` (and `more`) of asynchronous copies."""
 
 
 @op("tma_load", "buffer slot barrier desc offsets*", "slice? multicast? evict?",
@@ -114,8 +119,9 @@ def mbar_expect(o: Op) -> None:
 def tma_load(o: Op) -> None:
     """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot].
 
-    slice: the dimension of which the buffer holds this CTA's part of the block only. multicast: the number of CTAs,
-    each of which copies its part of the rows into that slot of all. evict: "evict_first" or "evict_last", of L2."""
+    slice: the dimension of which the buffer holds only this CTA's part. multicast: the number of CTAs, each of which
+    copies its part of the rows into that slot of all. evict: "evict_first" or "evict_last", of L2.
+    """
 
 
 @op("cluster_share", "limit", "strip ctas", traits="scheduled")
@@ -127,24 +133,29 @@ def cluster_share(o: Op) -> list[Type]:
 @op("row_copy", "buffer slot barrier base size", "strip? ctas? unaligned? evict? fill?",
     effects="read shared_write sync", traits="scheduled fills own_buffer")
 def row_copy(o: Op) -> None:
-    """Copy `size` bytes (a multiple of 16, as base is) from base to the start of buffer[slot], completing on
-    barrier[slot]; nothing for size 0. With `strip`, of a row that the CTAs divide in strips of so many elements: those
-    of this one, `size` bytes in all. With `unaligned` base and size are those of any element, `size` is the whole
-    row's, the first element comes to lie as far behind 16 bytes as in memory (every strip has 16 bytes more), what is
-    beside the row in its first and last 16 bytes is `fill`, or zero, and the op announces its bytes and arrives."""
+    """Copy `size` bytes (a multiple of 16, as base is) from base to buffer[slot], completing on barrier[slot]; nothing
+    for size 0.
+
+    `strip`: CTAs divide the row in strips of so many elements; copies this one's, `size` bytes in all. `unaligned`:
+    base and size are any element's, `size` is the whole row's, the first element lies as far behind 16 bytes as in
+    memory (each strip has 16 bytes more), what is beside the row in its first and last 16 bytes is `fill`, or zero, and
+    the op announces its bytes and arrives.
+    """
 
 
 @op("row_put", "view base limit", effects="shared_read write sync", traits="scheduled generic own_buffer")
 def row_put(o: Op) -> None:
-    """Store the first `limit` elements of an unaligned row (`row_view`), which threads have written, from base on; all
-    threads of the role meet first. It may be under way until the kernel ends."""
+    """Store the first `limit` elements of an unaligned row (`row_view`) from base on; all threads of the role meet
+    first. It may be under way until the kernel ends.
+    """
 
 
 @op("async_copy", "buffer slot ptr mask?", "vec cache? evict?", effects="read shared_write",
     traits="scheduled fills cp_async generic own_buffer")
 def async_copy(o: Op) -> None:
     """Start copying the tile at ptr into buffer[slot], `vec` elements an access (4, 8 or 16 bytes), by all threads of
-    the role (cp.async); where mask is false zeros are written. `async_arrive` tells when they have landed."""
+    the role (cp.async); zeros where mask is false.
+    """
 
 
 @op("async_arrive", "barrier slot", effects="sync", traits="scheduled")
@@ -159,20 +170,18 @@ def async_wait(o: Op) -> None:
 
 @op("view", "buffer slot", traits="scheduled own_buffer")
 def view(o: Op) -> list[Type]:
-    """One slot of a ring, as an operand of a product or a local load: its address, and the matrix descriptors of the
-    products that read it, are computed here, ahead of the wait for its bytes."""
+    """One slot of a ring, to read: its address and matrix descriptors are computed here, ahead of the wait."""
     return [view_type(o.operands[0].type)]
 
 
 def view_type(b: Type) -> Buffer:
-    """The type of one slot of a ring's buffer."""
     assert isinstance(b, Buffer)
     return Buffer(b.shape, b.elem, 0, b.swizzle, b.order)
 
 
 @op("view_trans", "view", "order", traits="scheduled own_buffer")
 def view_trans(o: Op) -> list[Type]:
-    """The same bytes with dimensions permuted: dimension i is dimension order[i] of the view."""
+    """The same bytes: dimension i is dimension order[i] of the view."""
     b, order = o.operands[0].type, o.attrs["order"]
     assert isinstance(b, Buffer)
     return [Buffer(tuple(b.shape[i] for i in order), b.elem, b.slots, b.swizzle,
@@ -187,71 +196,75 @@ def row_view(o: Op) -> list[Type]:
 
 @op("row_shift", "view", "unit", traits="scheduled own_buffer")
 def row_shift(o: Op) -> list[Type]:
-    """How many elements an unaligned row (`row_view`) begins behind a multiple of `unit` bytes, 16 at most."""
+    """How many elements, 16 bytes at most, an unaligned row (`row_view`) begins behind a multiple of `unit` bytes."""
     return [int32]
 
 
 @op("strip", "view i", "size ctas? below?", traits="scheduled own_buffer")
 def strip(o: Op) -> list[Type]:
-    """The i-th part of `size` elements of a row in shared memory; of one that `ctas` CTAs divide, this one's of it. Of
-    an unaligned row parts begin, with `below`, at the multiple of so many bytes in which its first element lies."""
+    """The i-th part of `size` elements of a row in shared memory; if `ctas` CTAs divide it, of this one's part. Parts
+    of an unaligned row begin, with `below`, at the multiple of so many bytes in which its first element lies.
+    """
     b = o.operands[0].buffer
     return [Buffer((o.attrs["size"] // o.attrs.get("ctas", 1),), b.elem, b.slots, b.swizzle, b.order)]
 
 
 @op("local_load", "view limit?", "type at? fill?", effects="shared_read", traits="scheduled generic own_buffer")
 def local_load(o: Op) -> list[Type]:
-    """A slot's elements in registers, in the layout of the result's type; with `at` the part that starts there.
-    Elements of a row from `limit` on, which ends 16 bytes, are `fill`, or zero, and not read."""
+    """A slot's elements in registers, in the result's layout; with `at` the part that starts there. Elements of a row
+    from `limit` on, which ends 16 bytes, are `fill`, or zero, and not read.
+    """
     return [o.attrs["type"]]
 
 
 @op("part", "x", "axis start type", traits="scheduled registers")
 def part(o: Op) -> list[Type]:
-    """The part of a tile that starts at `start` along a dimension: some of its registers."""
+    """A part of a tile, from `start` along a dimension: some of its registers."""
     return [o.attrs["type"]]
 
 
 @op("local_store", "view value limit?", effects="shared_write", traits="scheduled own_buffer readies")
 def local_store(o: Op) -> None:
-    """Write a tile from registers into a slot (generic proxy); no 16 bytes that are behind element `limit` of a row."""
+    """Write a tile into a slot (generic proxy), but no 16 bytes behind element `limit` of a row."""
 
 
 @op("launch_wait", effects="sync", traits="scheduled")
 def launch_wait(o: Op) -> None:
-    """Wait until the kernel ahead in the stream has ended and what it wrote is visible (griddepcontrol.wait)."""
+    """Wait until the kernel ahead in the stream has ended and its writes are visible (griddepcontrol.wait)."""
 
 
 @op("fence_async", "", "space?", effects="sync", traits="scheduled readies")
 def fence_async(o: Op) -> None:
-    """Order this thread's accesses of shared (or, with space="global", global) memory before later ones of the
-    async proxy (wgmma, TMA)."""
+    """Order this thread's accesses of shared (or, with space="global", global) memory before later ones of the async
+    proxy.
+    """
 
 
 @op("role_sync", "", effects="sync", traits="scheduled barrier readies")
 def role_sync(o: Op) -> None:
-    """A barrier of all threads of the role (bar.sync 0 of the CTA, or the role's named barrier)."""
+    """A barrier of all threads of the role."""
 
 
 @op("order_begin", "", "groups", effects="sync", traits="scheduled")
 def order_begin(o: Op) -> None:
-    """The last of `groups` warpgroups of the role arrives for the first one; once, before all `order_wait`s."""
+    """The last of the role's `groups` warpgroups arrives for the first one; once, before all `order_wait`s."""
 
 
 @op("order_end", "", "groups", effects="sync", traits="scheduled")
 def order_end(o: Op) -> None:
-    """The first of `groups` warpgroups of the role waits for the last arrival of the last one; once, behind all
-    `order_arrive`s."""
+    """The first of the role's `groups` warpgroups waits for the last one's last arrival; once, behind all
+    `order_arrive`s.
+    """
 
 
 @op("order_wait", "", "groups", effects="sync", traits="scheduled")
 def order_wait(o: Op) -> None:
-    """A warpgroup of the role waits for the one before it (ping-pong). All of them wait equally often."""
+    """A warpgroup waits for the one before it (ping-pong). All of them wait equally often."""
 
 
 @op("order_arrive", "", "groups", effects="sync", traits="scheduled")
 def order_arrive(o: Op) -> None:
-    """A warpgroup of the role lets the next one go on."""
+    """A warpgroup lets the next one go on."""
 
 
 @op("tma_store", "desc value buffer offsets*", "size axis stripes slice? kind? now? role?",
@@ -260,69 +273,74 @@ def order_arrive(o: Op) -> None:
 def tma_store(o: Op) -> None:
     """Stage pieces of a tile, `size` elements along an axis each, through buffer's slots in turn and store each by TMA.
 
-    With several `stripes` (of a matrix) each warpgroup does so for its own stripe of the other dimension, in its own
-    share of the slots. slice: the dimension of which each CTA of the cluster stores its part of the block.
-    With `kind` (add min max and or xor) each piece is combined with memory instead, element by element.
-    Elementwise ops right before it that only it needs are computed piece by piece, where each is staged.
+    stripes: each warpgroup stores its own stripe of the other dimension, through its own share of the slots. slice: the
+    dimension of which each CTA stores its part. kind (add min max and or xor): combine with memory, element by element.
+    Elementwise ops right before it that only it needs are computed piece by piece. role: another one is to do it
+    (`split` puts `stage` and `tma_put` in its place).
 
-    role: another role is to do it (`split` puts `stage` and `tma_put` in its place).
-    Before a slot is written again its earlier store has been read (`wait_group.read`), or `now`: before the threads
-    go on; the kernel's end waits for all (`store_wait`)."""
+    A slot is written again after its store has been read (`wait_group.read`), or `now`: that is waited for at once; the
+    kernel's end waits for all (`store_wait`).
+    """
 
 
 @op("stage", "buffer value full empty stream parity", "size axis stripes", effects="shared_write sync",
     traits="scheduled pieces")
 def stage(o: Op) -> None:
-    """Write pieces of a tile, as `tma_store` has them, into buffer's slots in turn (generic proxy), for another role to
-    store.
+    """Write pieces of a tile, as `tma_store`, into buffer's slots in turn (generic proxy), for another role to store.
 
-    Before that, wait until empty[slot] has completed the phase of the parity (of the other one, every second time
-    around); after it, an arrival a warp on full[slot]. A stream has barriers of its own, and with several `stripes`
-    slots of its own, for the stripe of one warpgroup."""
+    Waits for a phase of empty[slot] before (parities alternate, the given one first) and arrives a warp on full[slot]
+    after. A stream has barriers of its own, and with several `stripes` slots of its own, for the stripe of one
+    warpgroup.
+    """
 
 
 @op("tma_put", "desc buffer slot offsets*", "piece size axis stripes slice? kind?", effects="write shared_read sync",
     traits="scheduled tensor_map")
 def tma_put(o: Op) -> None:
-    """One thread starts the store of buffer[slot], the piece of a tile with that number, as a bulk group of its own.
+    """One thread starts the store of buffer[slot], the piece with that number, as a bulk group of its own.
 
-    With several `stripes` it stores that of the role's group that it belongs to. `slice`, `kind`: see `tma_store`."""
+    With several `stripes` it stores its group's. `slice`, `kind`: see `tma_store`.
+    """
 
 
 @op("bulk_wait", "", "read?", effects="sync", traits="scheduled")
 def bulk_wait(o: Op) -> None:
-    """Wait until this thread's bulk groups have all been read from shared memory (`read`), else are complete."""
+    """Wait until this thread's bulk groups have been read from shared memory (`read`), or are complete."""
 
 
 @op("store_wait", "", "read?", effects="sync", traits="scheduled")
 def store_wait(o: Op) -> None:
     """Wait until all TMA stores of this role are complete: read from shared memory, and written.
 
-    With `read` only the threads that stored wait, and only until shared memory has been read."""
+    With `read` only the threads that stored wait, and only for the reads.
+    """
 
 
 @op("cluster_fold", "values* buffer full free parity", "ctas", effects="sync",
     traits="scheduled structural cluster_phase", regions="fold")
 def cluster_fold(o: Op) -> list[Type]:
-    """Fold what every CTA of the cluster has of each value with the region (2n scalars in, n out), in the order of the
-    CTAs: the end of a `reduce` whose axis they divide. Every CTA gets the results."""
+    """Fold what each CTA has of every value with the region (2n scalars in, n out), in the order of the CTAs: the end
+    of a `reduce` whose axis they divide. Every CTA gets the results.
+    """
     return [v.type for v in o.operands[:-4]]
 
 
 @op("cluster_barrier", "barrier parity", "release? acquire?", effects="sync",
     traits="scheduled barrier cluster_phase")
 def cluster_barrier(o: Op) -> None:
-    """A barrier of all threads of the role, those of all CTAs of the cluster.
+    """A barrier of all threads of the role in all CTAs.
 
-    With a scope as `release` what all of them did before is known to whom the first thread of a CTA tells it within
-    that scope; with one as `acquire` all of them know it."""
+    With a scope as `release` what they did before is known to whom the first thread of a CTA tells it within that
+    scope; with one as `acquire` all of them know it.
+    """
 
 
 @op("cluster_broadcast", "value buffer full parity", "acquire?", effects="sync",
     traits="scheduled cluster_phase")
 def cluster_broadcast(o: Op) -> list[Type]:
     """The number that the first thread of the first CTA has, for all threads of the role in all CTAs, which have waited
-    since the last one. With a scope as `acquire` all of them know what that thread had been told."""
+    since the last one. With a scope as `acquire` all know what that thread had been told.
+    """
     return [o.operands[0].type]
 
 
@@ -338,8 +356,8 @@ def pend(o: Op) -> list[Type]:
 def dot_async(o: Op) -> list[Type]:
     """Issue acc += a @ b (views [M,K] and [K,N], or a in registers) as one wgmma group and commit it.
 
-    With `zero` acc's registers are written, what they hold is not read.
-    With `k` a has as many columns as it has, and they meet the rows of b from k on."""
+    `zero`: acc is written, not read. `k`: the rows of b that a's columns meet begin there.
+    """
     a, b, acc = (v.type for v in o.operands)
     assert isinstance(a, (Buffer, Tile)) and isinstance(b, Buffer)
     if not isinstance(acc, Pending):
@@ -357,10 +375,9 @@ def dot_mma(o: Op) -> list[Type]:
 
 @op("dot_wait", "accs*", "pending?", effects="sync", traits="scheduled takes_pending")
 def dot_wait(o: Op) -> list[Type]:
-    """Wait until at most `pending` later wgmma groups are in flight: then these accumulators are tiles. (A pass of the
-    scheduler counts them, `schedule/sink_waits.py`.)
-
-    The last round of a chain is not waited for: `dot_fence` is the wait inside of the loop."""
+    """Wait until at most `pending` later wgmma groups are in flight: then these accumulators are tiles.
+    `schedule/sink_waits.py` counts them.
+    """
     return [_pending(o, v).tile for v in o.operands]
 
 
@@ -386,6 +403,6 @@ def elect(o: Op) -> None:
 def roles(o: Op) -> None:
     """One region per role, each run by its own warps, in order of warp index; ends the kernel's body.
 
-    Roles that begin inside of a warpgroup have the registers of the role before.
-    A role of several `groups` is run by each group of warps / groups warps for itself; a group's private buffers
-    and scratch are `private_bytes` (set by the allocator) after those of the group before."""
+    A role that begins inside a warpgroup has the registers of the role before. Each of its `groups` runs it for itself;
+    a group's private buffers and scratch lie `private_bytes` (set by the allocator) after those of the group before.
+    """

@@ -1,5 +1,6 @@
 """The numpy meaning of scheduled ops: copies and products are done where they are issued, waits and fences do nothing,
-mbarriers let roles wait for each other (`ir/roles.py`)."""
+mbarriers let roles wait for each other (`ir/roles.py`).
+"""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from tilejit.ir.types import Buffer, Desc, DType, Tile, elem_of, shape_of
 
 
 def nothing(*defines: OpDef) -> None:
-    """Ops that order what is done in order anyway."""
+    """Ops that order what is in order anyway."""
     def meaning(m: Any, o: Op, *_: Any) -> None:
         pass
 
@@ -75,7 +76,6 @@ def _group_index(m: Any, o: Op) -> np.ndarray:
 
 @scheduled.warpgroup_index.meaning
 def _warpgroup_index(m: Any, o: Op) -> np.ndarray:
-    """All of them: the group stands for all of its warps."""
     return np.arange(m.role.warps // 4, dtype=np.int32)
 
 
@@ -139,7 +139,6 @@ def _fill(m: Any, ring: Ring, slot: Any, value: Any) -> list[Any]:
 
 
 def _read(m: Any, o: Op, x: Any) -> Any:
-    """What a view's slot holds, or the tile itself."""
     if not isinstance(x, View):
         return x
     try:
@@ -310,7 +309,6 @@ def _tma_put(m: Any, o: Op, desc: Any, ring: Ring, slot: Any, *offsets: Any) -> 
 
 
 def _write(m: Any, o: Op, desc: Any, value: np.ndarray, offsets: Any) -> list[Any]:
-    """Store a block, or combine it with memory."""
     t = o.operands[0].desc
     address, inside = memory.block_addresses(desc, t.elem, tuple(offsets))
     value = value.reshape(address.shape)

@@ -1,4 +1,4 @@
-"""Ops that move elements without computing: their layouts follow by linear algebra."""
+"""Ops that move elements without computing."""
 from __future__ import annotations
 
 from math import prod
@@ -158,7 +158,7 @@ def _split(m: Any, o: Op, x: np.ndarray) -> Any:
 @op("xor_shuffle", "x", "axis mask", traits="collective", layout="follows", scratch=of_xor_shuffle,
     forward=lambda o, layout: layout, backward=lambda o, layout: layout)
 def xor_shuffle(o: Op) -> list[Type]:
-    """Element i along `axis` of the result is element i ^ mask of x (0 <= mask < the size, a power of two)."""
+    """Element i along `axis` is element i ^ mask of x (0 <= mask < the size, a power of two)."""
     t, axis, mask = _tile(o), o.attrs["axis"], o.attrs["mask"]
     if not 0 <= axis < len(t.shape) or not 0 <= mask < t.shape[axis]:
         raise CompilationError(f"xor_shuffle: mask {mask} along dimension {axis} of {list(t.shape)}", o.loc)
@@ -173,8 +173,9 @@ def _xor_shuffle(m: Any, o: Op, x: np.ndarray) -> Any:
 @op("sort_runs", "x", "axis run falling bitonic", traits="collective", layout="follows", scratch=of_sort_runs,
     forward=lambda o, layout: layout, backward=lambda o, layout: layout)
 def sort_runs(o: Op) -> list[Type]:
-    """Runs of `run` elements along `axis` (powers of two), each sorted; falling or rising, or if `falling` is none,
-    rising and falling in turn. If `bitonic`, each run is a rising one beside a falling one. NaNs stay somewhere."""
+    """Runs of `run` elements along `axis` (powers of two), each sorted: falling, rising, or if `falling` is none,
+    rising and falling in turn. If `bitonic`, each run is a rising one beside a falling one. NaNs stay somewhere.
+    """
     t, axis, run, falling = _tile(o), o.attrs["axis"], o.attrs["run"], o.attrs["falling"]
     if not 0 <= axis < len(t.shape) or run < 1 or run & (run - 1) or t.shape[axis] % (run << (falling is None)):
         raise CompilationError(f"sort_runs: {run} elements along dimension {axis} of {list(t.shape)}", o.loc)
@@ -183,11 +184,12 @@ def sort_runs(o: Op) -> list[Type]:
 
 def exchanges(o: Op) -> list[tuple[int, int]]:
     """The steps of `sort_runs` (Batcher, 'Sorting networks and their applications', 1968) as (mask, greater): places
-    that differ in the bits of `mask` compare; of the two the one whose index has an odd number of the bits `greater`
-    gets the greater element (the lesser, if `falling`).
+    that differ in the bits of `mask` compare; the one whose index has an odd number of the bits `greater` gets the
+    greater element (the lesser, if `falling`).
 
-    Two halves sorted in one direction meet the least of one with the greatest of the other first, which leaves two
-    bitonic halves."""
+    Two halves sorted in one direction first compare the least of one with the greatest of the other, which leaves two
+    bitonic halves.
+    """
     run, bitonic = o.attrs["run"], o.attrs["bitonic"]
     last, out = run.bit_length() - 1, []
     for stage in range(last if bitonic else 1, last + 1):
@@ -199,7 +201,7 @@ def exchanges(o: Op) -> list[tuple[int, int]]:
 
 @sort_runs.meaning
 def _sort_runs(m: Any, o: Op, x: np.ndarray) -> Any:
-    """Both places of a pair decide alike, so that nothing is lost where a comparison with NaN says no twice."""
+    """Both places of a pair decide alike: nothing is lost where NaNs compare false twice."""
     axis = o.attrs["axis"]
     index = np.arange(x.shape[axis])
     for mask, greater in exchanges(o):
@@ -212,9 +214,10 @@ def _sort_runs(m: Any, o: Op, x: np.ndarray) -> Any:
 
 @op("gather", "index x", "axis", traits="collective", layout="picks", scratch=of_gather)
 def gather(o: Op) -> list[Type]:
-    """Element index along `axis` of x, for every element of a tile of indices: of x's shape but for the axis.
+    """Element index along `axis` of x, for every element of a tile of indices of x's shape but for the axis.
 
-    Indices count modulo the size, a power of two."""
+    Indices count modulo the size, a power of two.
+    """
     index, t, axis = _tile(o), _tile(o, 1), o.attrs["axis"]
     if not isinstance(index.elem, DType) or not index.elem.is_int() or len(index.shape) != len(t.shape) or any(
             a != b for d, (a, b) in enumerate(zip(index.shape, t.shape)) if d != axis):
@@ -230,7 +233,7 @@ def _gather(m: Any, o: Op, index: np.ndarray, x: np.ndarray) -> Any:
 
 @op("convert", "x", traits="shape identity collective same_memory keeps_sign", layout="free", scratch=of_convert)
 def convert(o: Op) -> list[Type]:
-    """The same tile in another layout: the layout of the result's type."""
+    """The same tile in the layout of the result's type."""
     return [_tile(o)]
 
 
@@ -241,8 +244,8 @@ def _convert(m: Any, o: Op, x: np.ndarray) -> Any:
 
 @op("promote_reuse", "x", effects="control", traits="elementwise identity")
 def promote_reuse(o: Op) -> list[Type]:
-    """x itself. The shared memory of the buffers behind x (rings, operands of products) shall be free from here on:
-    scheduling inserts a separation if there is none."""
+    """x; the shared memory of the buffers behind it shall be free from here on: scheduling separates if nothing does.
+    """
     return [o.operands[0].type]
 
 

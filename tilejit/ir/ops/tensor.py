@@ -42,13 +42,13 @@ def _num_programs(m: Any, o: Op) -> np.ndarray:
 def dot(o: Op) -> list[Type]:
     """acc + a @ b with a [..,M,K], b [..,K,N], acc [..,M,N], batched over the dimensions ahead.
 
-    `precision` of fp32 inputs: tf32 (default), ieee, or sums of several products of parts of each number (tf32x3,
-    bf16x3, bf16x6). `begin` and `depth`: only so many elements of K are multiplied, from `begin` (0) on. `promote`:
-    products of so many elements of K are summed apart before they are added to the rest. `unit`, set with the layouts,
-    says what computes it: mma (mma.sync), or else wgmma.
+    `precision` of fp32 inputs: tf32 (default), ieee, or sums of products of parts (tf32x3, bf16x3, bf16x6). `begin` (0)
+    and `depth`: the elements of K that are multiplied. `promote`: products of so many elements of K are summed apart
+    before they are added. `unit`, set with the layouts: mma (mma.sync), or else wgmma.
 
-    Products are exact and sums at least fp32 (int32 for int8, fp16 if acc is); their order is not fixed.
-    Where a sum of integers does not fit, mma.sync clamps it and wgmma drops what is above 32 bits."""
+    Products are exact and sums at least fp32 (int32 for int8, fp16 if acc is), in any order. Sums of integers that do
+    not fit are clamped by mma.sync and wrapped by wgmma.
+    """
     return _product(o)
 
 
@@ -72,7 +72,7 @@ def _dot(m: Any, o: Op, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.nda
 
 @op("dot_fma", "a b acc", traits="collective", layout="product", scratch=of_fma)
 def dot_fma(o: Op) -> list[Type]:
-    """As dot, by fused multiply-adds of fp32 or fp64 in the order of K; operands pass through scratch."""
+    """As dot, by multiply-adds of fp32 or fp64 in the order of K; operands pass through scratch."""
     return _product(o)
 
 
@@ -93,9 +93,10 @@ def _rows_from_each(layout: LinearLayout, ctas: int) -> LinearLayout:
 def cluster_sum(o: Op) -> list[Type]:
     """The sum of the parts of a tile that the CTAs of a cluster have, divided between them.
 
-    Scheduling adds where the parts meet (`ptx/exchange.py`): a ring of scratch in every CTA, in which each finds what
-    all have of its share, the barriers that count what came and who has read it, and the parity of the first round of
-    `rounds`. A program is a whole to the evaluator: its tile is the sum."""
+    Scheduling adds where the parts meet (`ptx/exchange.py`): a ring of scratch in every CTA for what all have of its
+    share, barriers that count what came and who has read it, and the parity of the first of `rounds`. To the evaluator
+    a program's tile is the sum.
+    """
     return [o.operands[0].type]
 
 
@@ -109,8 +110,9 @@ def _cluster_sum(m: Any, o: Op, part: np.ndarray, *_: Any) -> np.ndarray:
 def reduce(o: Op) -> list[Type]:
     """Fold each input along `axis` with the region (2n scalars in: running, then next; n out).
 
-    The order of the folds is not fixed. A rank-1 input gives a scalar. ctas: the CTAs of the cluster that divide the
-    axis; each folds what it has (`cluster_fold` does the rest)."""
+    The order is not fixed. A rank-1 input gives a scalar. ctas: the CTAs of the cluster that divide the axis; each
+    folds what it has (`cluster_fold` does the rest).
+    """
     axis = o.attrs["axis"]
     out: list[Type] = []
     for v in o.operands:
@@ -123,7 +125,7 @@ def reduce(o: Op) -> list[Type]:
 
 @reduce.meaning
 def _reduce(m: Any, o: Op, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Folds halves onto each other, as the GPU sums as well; what is left of an odd size goes into the next round."""
+    """Folds halves onto each other, as the GPU does; what is left of an odd size goes into the next round."""
     parts = [np.moveaxis(x, o.attrs["axis"], 0) for x in xs]
     while len(parts[0]) > 1:
         half = len(parts[0]) // 2
@@ -136,7 +138,7 @@ def _reduce(m: Any, o: Op, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
 
 @op("histogram", "x mask?", "bins", traits="collective", layout="follows", scratch=of_histogram)
 def histogram(o: Op) -> list[Type]:
-    """How many elements of x, an integer tile of rank 1, equal 0, 1, .. bins - 1, where the mask is true; as int32."""
+    """How many elements of x, an integer tile of rank 1, equal 0, 1, .. bins - 1 where the mask is true; int32."""
     return [Tile((o.attrs["bins"],), int32)]
 
 
@@ -151,7 +153,8 @@ def _histogram(m: Any, o: Op, x: np.ndarray, mask: np.ndarray | None = None) -> 
 def map_(o: Op) -> list[Type]:
     """The region applied to every `pack` elements: `pack` scalars of each input in, `pack` of each result out.
 
-    Which elements go together is open. The region may branch from element to element."""
+    Which elements go together is open. The region may branch.
+    """
     shapes = {shape_of(v.type) for v in o.operands}
     if len(shapes) != 1:
         raise CompilationError(f"map: shapes differ: {', '.join(str(v.type) for v in o.operands)}", o.loc)
