@@ -1,13 +1,11 @@
 """An emulated Hopper SM: runs PTX text on the CPU, instruction by instruction, with no GPU.
 
     program = Program(ptx_text)
-    report = program.launch((grid,), threads, [ptr_bytes, ...], memory=[array, ...])
-    report.check()
+    program.launch((grid,), threads, [ptr_bytes, ...], memory=[array, ...]).check()
 
-Limits, honestly: no weak-memory exploration of global memory (acquire, release and scopes are treated as
-sequentially consistent), no timing, no bank conflicts or occupancy; approximate functions are more exact than
-the hardware's; what ptxas decides (register allocation, serialised wgmma) is not seen. Everything else, the sums
-of the tensor cores too, gives an H200's bits: tests/conformance compares it with recordings.
+Not modelled: weak orders of global memory (acquire, release and scopes are sequentially consistent), time, bank
+conflicts, occupancy, what ptxas decides; approximate functions are more exact than the hardware's. All else gives an
+H200's bits (tests/conformance).
 """
 from __future__ import annotations
 
@@ -31,7 +29,6 @@ _HOMES = {"Exploration": "exploration", "explore": "exploration", "Program": "pr
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: numba is not loaded by `import tilejit.emulator`."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -19,7 +19,6 @@ def bulk_size(c: Cluster, s: Site, count: int) -> int:
 
 
 def global_place(c: Cluster, s: Site, address: int) -> int:
-    """A global address of a bulk copy."""
     if address % 16:
         raise c.stop("misaligned", f"global address {address:#x} is not a multiple of 16", s)
     return address
@@ -27,7 +26,7 @@ def global_place(c: Cluster, s: Site, address: int) -> int:
 
 def needs_cluster(c: Cluster, s: Site, e: External) -> None:
     """Hopper executes asynchronous operations on distributed shared memory only in a launch with clusters, and else
-    stops with an illegal instruction, whichever CTA they address (measured on an H200)."""
+    stops with an illegal instruction, whichever CTA they address."""
     if not c.launch.explicit_cluster:
         raise c.stop("no-cluster", f"{e.form.name.split('.mbarrier')[0]} in a launch without clusters", s)
 
@@ -72,7 +71,6 @@ def _bulk_shared(c: Cluster, s: Site, e: External) -> None:
 
 
 def _numpy_name(kind: str) -> str:
-    """The numpy name of a PTX type."""
     return {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "b32": "uint32", "u32": "uint32",
             "s32": "int32", "b64": "uint64", "u64": "uint64", "s64": "int64"}[kind]
 

@@ -1,8 +1,5 @@
-"""Loads the compiled virtual machine; numba's files go under tilejit's own cache directory.
-
-The directory's name holds a digest of the machine's sources, because numba itself only notices changes of the
-one file that defines the compiled function.
-"""
+"""Loads the compiled virtual machine; numba's files go under tilejit's own cache directory, in one named by a digest of
+the machine's sources: numba itself only notices changes of the file that defines the compiled function."""
 from __future__ import annotations
 
 import hashlib
@@ -20,7 +17,7 @@ def directory() -> Path:
 
 
 def load_machine() -> None:
-    """Import the virtual machine, compiled now (about 20 s of CPU time) or read from the cache."""
+    """Import the virtual machine, compiled now or read from the cache."""
     import sys
 
     if "tilejit.emulator.vm.run" in sys.modules:

@@ -1,8 +1,5 @@
-"""Where divided warps meet again: immediate post-dominators of a kernel's branches.
-
-The dominance algorithm is Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm", run on the
-reversed control-flow graph with one virtual exit.
-"""
+"""Where divided warps meet again: immediate post-dominators of a kernel's branches (Cooper, Harvey and Kennedy, "A
+Simple, Fast Dominance Algorithm", on the reversed control-flow graph with one virtual exit)."""
 from __future__ import annotations
 
 
@@ -10,8 +7,7 @@ def reconvergence(count: int, targets: dict[int, tuple[int, ...]], exits: set[in
                   falls: set[int]) -> dict[int, int]:
     """For each branching instruction, the instruction at which its lanes meet again, -1 for none.
 
-    `targets` maps a branch to its jump targets; an instruction falls through to the next unless it is a
-    branch outside `falls` (unconditional) or in `exits` and outside `falls`.
+    `targets`: a branch's jump targets. Branches outside `falls` (unconditional) and `exits` do not fall through.
     """
     leaders = {0} | {t for ts in targets.values() for t in ts if t < count}
     leaders |= {pc + 1 for pc in (*targets, *exits) if pc + 1 < count}
@@ -40,7 +36,7 @@ def reconvergence(count: int, targets: dict[int, tuple[int, ...]], exits: set[in
 
 
 def _post_dominators(successors: list[list[int]], exit_node: int) -> list[int]:
-    """The immediate post-dominator of every block; `exit_node` or -1 (no path to the exit) otherwise."""
+    """Of every block; `exit_node` or -1 if no path leads to the exit."""
     predecessors: list[list[int]] = [[] for _ in range(exit_node + 1)]
     for i, outs in enumerate(successors):
         for o in outs:

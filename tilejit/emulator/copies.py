@@ -1,7 +1,7 @@
 """What all bulk copies share: loads that complete on an mbarrier, stores in bulk groups, waiting for groups.
 
-Loads complete with their full byte count, out-of-bounds parts included; stores and reductions belong to the
-issuing thread's bulk groups and have two steps, reading the source and writing the target.
+Loads complete with their full byte count, parts out of bounds included; stores and reductions first read the source,
+then write the target.
 """
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tilejit.emulator.tiles import write_shared
 
 
 def targets(c: Cluster, s: Site, cta: int, mask: int | None) -> list[int]:
-    """CTAs of the cluster that receive a copy."""
     if mask is None:
         return [cta]
     if mask >> len(c.ctas):
@@ -31,7 +30,7 @@ def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], b
             inner: int = 16, multicast: bool = False, source_cta: int | None = None, reduces: bool = False) -> None:
     """Start a copy into shared memory that completes on an mbarrier (at the same offset in every target).
 
-    `source` is (starts, bytes of each) for listeners, in shared memory of the cluster's CTA `source_cta` or global.
+    `source`: (starts, bytes of each) for listeners, in shared memory of CTA `source_cta` or global.
     """
     op = AsyncOp(c.launch.next_op(), kind, [], [])
 
@@ -44,7 +43,7 @@ def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], b
         for cta in ctas:
             chunks = write_shared(c, cta, place[1], data, swizzle, inner)
             if c.listener is not None:
-                # A copy of less than 16 bytes (st.async) has one chunk, which starts at its own address.
+                # A copy of less than 16 bytes (st.async) has one chunk, at its own address.
                 starts, size = (chunks, 16) if count >= 16 else (np.array([place[1]]), count)
                 c.listener.async_access(op.number, "atomic" if reduces else "write", "shared", c.ctas[cta], starts,
                                         size)
@@ -62,7 +61,7 @@ def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], b
 
 
 def store_op(c: Cluster, s: Site, lane: int, kind: str, read: Any, write: Any) -> None:
-    """Start a store: read the source, then write; it joins the lane's open bulk group."""
+    """Start a store; it joins the lane's open bulk group."""
     op = AsyncOp(c.launch.next_op(), kind, [], [("bulk", s.warp)])
     held: list[np.ndarray] = []
 

@@ -14,7 +14,7 @@ from tilejit.emulator.mbarrier import arrive, barrier_at
 
 # -- cp.async ---------------------------------------------------------------------------------------------
 def left(c: Cluster, s: Site, e: External, size: int, lane: int) -> int:
-    """Bytes that are read: the operand src-size, or none if the predicate ignore-src holds."""
+    """Bytes that are read: the operand src-size, none if the predicate ignore-src holds."""
     operand = e.operands[3]
     negated = isinstance(operand, tuple)
     value = c.value(s.warp, operand[1] if negated else operand, lane, 32)
@@ -25,7 +25,7 @@ def left(c: Cluster, s: Site, e: External, size: int, lane: int) -> int:
 
 @executes("cp.async.global")
 def _cp_async(c: Cluster, s: Site, e: External) -> None:
-    """Each lane copies 4, 8 or 16 bytes; a smaller source size leaves zeros."""
+    """A smaller source size leaves zeros."""
     dst, src, size = e.operands[:3]
     moves = []
     for lane in lanes_of(s.mask):
@@ -91,8 +91,7 @@ def _cp_wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None
 
 @executes("cp.async.mbarrier.arrive.b64")
 def _cp_arrive(c: Cluster, s: Site, e: External) -> None:
-    """Arrive when all earlier cp.async of the executing threads have landed; without .noinc the pending count
-    rises first, so that the net change is zero."""
+    """Arrive when all earlier cp.async of the threads have landed; without .noinc the pending count rises first."""
     state = c.warp_states[s.warp]
     earlier = [o for lanes, o in state.copies_open if lanes & s.mask and not o.done]
     earlier += [o for lanes, g in state.copy_groups if lanes & s.mask for o in g if not o.done]

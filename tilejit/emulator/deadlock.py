@@ -1,5 +1,4 @@
-"""What happens when every warp waits: waits with a time limit give up, or else the report of a deadlock (who waits for
-what, and what is missing)."""
+"""When every warp waits: waits with a time limit give up, else the report of a deadlock."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ def give_up(c: Cluster) -> bool:
 
 
 def deadlock(c: Cluster) -> Finding | None:
-    """No warp can run and nothing is in flight: one line a waiting warp; None if a wait can give up."""
+    """One line a waiting warp; None if a wait can give up."""
     if give_up(c):
         return None
     waiting: list[Waiter] = []

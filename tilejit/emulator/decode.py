@@ -1,8 +1,7 @@
 """From parsed PTX to the flat rows of the virtual machine.
 
-Every operand becomes a register index: declared registers first, then hidden ones for the constant zero, the
-sink `_`, the carry flag, special registers and constants, which are filled in when a CTA starts. What the
-virtual machine does not execute itself becomes an `External`, which Python carries out.
+Every operand becomes a register index: declared registers first, then hidden ones (zero, the sink `_`, the carry flag,
+special registers, constants), filled in when a CTA starts. What Python carries out becomes an `External`.
 """
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ CLOCKS = {"%clock": 32, "%clock64": 64, "%clock_hi": 32, "%globaltimer": 64, "%g
 
 @dataclass(frozen=True)
 class Address:
-    """A decoded address operand: register, byte offset, registers of the tensor coordinates."""
+    """A decoded address: register, byte offset, registers of the tensor coordinates."""
 
     base: int
     offset: int
@@ -59,8 +58,8 @@ class Address:
 
 @dataclass(frozen=True)
 class External:
-    """An instruction that Python carries out: its form, modifiers and operands (register indices; an
-    immediate of kind `i` is its value, a vector a tuple, a negated predicate ("not", register))."""
+    """An instruction that Python carries out. Operands are register indices; an immediate of kind `i` is its value, a
+    vector a tuple, a negated predicate ("not", register)."""
 
     form: isa.Form
     mods: dict[str, str]
@@ -69,8 +68,8 @@ class External:
 
 @dataclass
 class Decoded:
-    """A kernel ready to run. `code` is int64[n, WIDTH]; `constants`, `own` (offsets in shared memory, to which every
-    CTA adds its rank) and `specials` fill hidden registers."""
+    """A kernel ready to run. `constants`, `own` (offsets in shared memory, to which every CTA adds its rank) and
+    `specials` fill hidden registers."""
 
     entry: Entry
     code: np.ndarray
@@ -84,7 +83,7 @@ class Decoded:
     shared_offsets: dict[str, int]
     local_bytes: int
     const_bank: bytes
-    #: the module's .global variables, at their addresses; they last as long as the program
+    #: the module's .global variables; they last as long as the program
     variables: np.ndarray
     loops: bool = False
 
@@ -94,7 +93,6 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def decodes(*names: str) -> Callable[[Handler], Handler]:
-    """Register the decoder of the forms with these names."""
     def register(handler: Handler) -> Handler:
         HANDLERS.update(dict.fromkeys(names, handler))
         return handler
@@ -102,13 +100,12 @@ def decodes(*names: str) -> Callable[[Handler], Handler]:
 
 
 def width_of(kind: str) -> int:
-    """Bits of a PTX type."""
     return 1 if kind == "pred" else 8 * TYPE_BYTES.get(kind, 4)
 
 
 @dataclass
 class Decoder:
-    """Builds the rows of one entry; handlers call its methods."""
+    """Builds the rows of one entry."""
 
     module: Module
     entry: Entry
@@ -159,7 +156,6 @@ class Decoder:
         self.local_bytes = -(-self.local_bytes // 16) * 16
 
     def place_global(self, variables: list[Variable]) -> None:
-        """Memory for the module's .global variables, with what they begin with."""
         offsets, end = [], 0
         for v in variables:
             offsets.append(-(-end // v.align) * v.align)
@@ -173,7 +169,6 @@ class Decoder:
 
     # -- operands ------------------------------------------------------------------------------------
     def hidden(self, key: object) -> int:
-        """The hidden register for a key, a new one the first time."""
         if key not in self.interned:
             self.interned[key] = self.next
             self.next += 1
@@ -187,13 +182,11 @@ class Decoder:
         return reg
 
     def own_address(self, offset: int) -> int:
-        """A register with the address of an offset in the CTA's own shared memory."""
         reg = self.hidden(("own", offset))
         self.own[reg] = offset
         return reg
 
     def source(self, operand: Operand, kind: str = "b64") -> int:
-        """The register of a source operand read as PTX type `kind`."""
         if isinstance(operand, Reg):
             return operand.index
         if isinstance(operand, Imm):
@@ -219,7 +212,6 @@ class Decoder:
         raise EmulatorError(f"unexpected operand {operand}")
 
     def float_bits(self, operand: FloatImm, kind: str) -> int:
-        """A float literal in the width of `kind`."""
         if kind in ("f64", "b64", "u64", "s64"):
             if operand.kind == "f32":
                 value = struct.unpack("<f", operand.bits.to_bytes(4, "little"))[0]
@@ -239,13 +231,13 @@ class Decoder:
         raise EmulatorError(f"{operand} cannot be a destination")
 
     def pair(self, operand: Operand) -> tuple[int, int]:
-        """The registers of `d|p`, the sink for what is absent."""
+        """The registers of `d|p`."""
         if isinstance(operand, Pair):
             return self.dest(operand.first), self.dest(operand.second)
         return self.dest(operand), self.sink
 
     def predicate(self, operand: Operand) -> tuple[int, int]:
-        """A predicate source: its register, and flag NEGATED if it is negated."""
+        """Its register, and flag NEGATED if it is negated."""
         if isinstance(operand, Not):
             return self.source(operand.operand, "pred"), k.NEGATED
         return self.source(operand, "pred"), 0
@@ -258,7 +250,7 @@ class Decoder:
                        tuple(self.source(c, "b32") for c in operand.coords))
 
     def space(self, name: str, base: Operand) -> int:
-        """The state space of an access; a variable's own when the instruction names none."""
+        """A variable's own when the instruction names none."""
         if isinstance(base, Mem):
             base = base.base
         if not name:
@@ -271,7 +263,6 @@ class Decoder:
             name.split("::")[0], k.SHARED)
 
     def group(self, operand: Operand, kind: str = "b32") -> tuple[int, int]:
-        """Put the registers of a vector into the pool: (start, count)."""
         items = operand.items if isinstance(operand, Vec) else (operand,)
         start = len(self.pool)
         self.pool += [self.source(i, kind) for i in items]
@@ -281,7 +272,6 @@ class Decoder:
     def row(self, op: int, d: int | None = None, a: int | None = None, b: int | None = None,
             c: int | None = None, e: int | None = None, sub: int = 0, fmt: int = 0, flags: int = 0,
             imm: int = 0, target: int = 0, reconv: int = 0, pool: tuple[int, int] = (0, 0)) -> None:
-        """Append a row; absent sources read zero, absent destinations are the sink."""
         reads_e = op == k.INT
         self.rows.append([
             op, -1, 0, self.sink if d is None else d, self.zero if a is None else a,
@@ -290,7 +280,7 @@ class Decoder:
             sub, fmt, flags, imm, target, reconv, *pool])
 
     def external(self, ins: Instruction, form: isa.Form, mods: dict[str, str], traced: bool = False) -> None:
-        """An instruction for Python; `traced` ones only happen when somebody listens."""
+        """`traced` ones only happen when somebody listens."""
         kinds = form.operands.replace("?", "")
         operands: list[Any] = []
         for kind, operand in zip(kinds, ins.operands):
@@ -315,7 +305,7 @@ class Decoder:
 
 
 def decode(module: Module, name: str | None) -> Decoded:
-    """Decode one entry (the only one if name is None). Raises EmulatorError naming line and instruction."""
+    """The entry (the only one if name is None). Raises EmulatorError naming line and instruction."""
     from tilejit.emulator import handlers, handlers_memory  # noqa: F401  (register the handlers)
 
     if name is None:
@@ -355,7 +345,6 @@ def _decode_one(d: Decoder, ins: Instruction) -> None:
 
 
 def _branches(d: Decoder, entry: Entry) -> None:
-    """Reconvergence points of all branches."""
     targets: dict[int, tuple[int, ...]] = {}
     exits, falls = set(), set()
     for pc, row in enumerate(d.rows):

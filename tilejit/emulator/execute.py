@@ -15,7 +15,6 @@ EXECUTE: dict[str, Executor] = {}
 
 
 def executes(*names: str) -> Callable[[Any], Any]:
-    """Register the executor of the forms with these names."""
     def register(function: Any) -> Any:
         EXECUTE.update(dict.fromkeys(names, function))
         return function

@@ -17,7 +17,7 @@ Launch = Callable[[str, int, "Listener | None"], Report]
 
 @dataclass(frozen=True)
 class Run:
-    """One schedule and what it found; `report.findings` has the differences of results too."""
+    """One schedule and what it found, differences of results too."""
 
     policy: str
     seed: int
@@ -26,7 +26,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Findings of one kind at one place: the first of them, where it was seen first, and in how many runs."""
+    """Findings of one kind at one place: the first, where it was seen first, in how many runs."""
 
     finding: Finding
     policy: str
@@ -44,17 +44,16 @@ class Exploration:
 
     @property
     def ok(self) -> bool:
-        """True when no run found anything and all results agree."""
+        """No run found anything and all results agree."""
         return not any(run.report.findings for run in self.runs)
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of all findings."""
         return {f.kind for run in self.runs for f in run.report.findings}
 
     @property
     def groups(self) -> list[Group]:
-        """The findings by kind and place, in the order in which they were first seen."""
+        """By kind and place, in the order in which they were first seen."""
         first: dict[tuple[str, int], tuple[Finding, Run]] = {}
         seen: dict[tuple[str, int], list[int]] = {}
         for number, run in enumerate(self.runs):
@@ -65,7 +64,7 @@ class Exploration:
         return [Group(f, run.policy, run.seed, len(set(seen[key])), len(seen[key])) for key, (f, run) in first.items()]
 
     def check(self) -> Exploration:
-        """Raise EmulatorError with the whole report if there is a finding; returns self."""
+        """Raise EmulatorError with the whole report if there is a finding."""
         if not self.ok:
             raise EmulatorError(str(self))
         return self
@@ -97,10 +96,9 @@ def explore(title: str, launch: Launch, memory: Sequence[np.ndarray], arrays: Ma
             listener: Callable[[], Listener] | None = None, tolerance: float = 0.0) -> Exploration:
     """Launch once for every policy and seed, each time over the same `memory`, and compare the results.
 
-    `memory` is put back before every run; at the end it holds the first finished run's results (what it held
-    before, if no run finished or one raised). `arrays` name the views of it whose elements are compared, bit for
-    bit, or floating ones within the relative error `tolerance`; a difference is a finding "nondeterministic".
-    `listener` makes each run's listener.
+    At the end `memory` holds the first finished run's results (what it held before, if no run finished or one raised).
+    `arrays` name the views whose elements are compared, bit for bit, or floating ones within the relative error
+    `tolerance`; a difference is a finding "nondeterministic". `listener` makes each run's listener.
     """
     out = Exploration(title)
     seeds = list(seeds)
@@ -138,7 +136,7 @@ def _restore(memory: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> None
 
 
 def difference(a: np.ndarray, b: np.ndarray, tolerance: float) -> str:
-    """How two arrays of one shape and dtype differ, in words; "" when they agree."""
+    """In words; "" when they agree."""
     width = a.dtype.itemsize
     bits_a, bits_b = (np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(-1, width) for x in (a, b))
     wrong = (bits_a != bits_b).any(1)

@@ -1,4 +1,4 @@
-"""How arithmetic, conversions and moves become rows: one small function a family, registered by the form's name."""
+"""How arithmetic, conversions and moves become rows: one function a family, registered by the form's name."""
 from __future__ import annotations
 
 from tilejit.emulator.decode import CLOCKS, Decoder, decodes, width_of
@@ -27,13 +27,12 @@ _FLAGS = {"ftz": k.FTZ, "sat": k.SAT, "relu": k.RELU, "nan": k.NAN, "xorsign": k
 
 
 def flags_of(mods: Mods) -> int:
-    """The arithmetic flags among the modifiers."""
     return sum(bit for name, bit in _FLAGS.items() if name in mods)
 
 
 def integer(d: Decoder, ins: Instruction, sub: int, kind: str, flags: int = 0, imm: int = 0,
             kinds: tuple[str, ...] = ()) -> None:
-    """An INT row: destination and up to four sources of type `kind` (or `kinds`)."""
+    """Destination and up to four sources of type `kind` (or `kinds`)."""
     sources = ins.operands[1:]
     regs = [d.source(o, kinds[i] if i < len(kinds) else kind) for i, o in enumerate(sources)]
     regs += [d.zero] * (4 - len(regs))
@@ -43,7 +42,6 @@ def integer(d: Decoder, ins: Instruction, sub: int, kind: str, flags: int = 0, i
 
 
 def floating(d: Decoder, ins: Instruction, sub: int, mods: Mods) -> None:
-    """A FLOAT row."""
     kind = mods["type"]
     regs = [d.source(o, kind) for o in ins.operands[1:]] + [d.zero] * 3
     d.row(k.FLOAT, d.dest(ins.operands[0]), *regs[:3], sub=sub, fmt=FLOATS[kind], flags=flags_of(mods),
@@ -258,7 +256,6 @@ def _cvt(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 
 
 def register_width(d: Decoder, operand: object) -> int:
-    """Bits of a destination register."""
     index = getattr(operand, "index", None)
     if isinstance(index, int):
         return width_of(d.entry.registers[index][1])

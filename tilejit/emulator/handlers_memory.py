@@ -174,7 +174,7 @@ def _ret(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 
 @decodes("call.uni")
 def _call(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
-    """`call.uni (status), vprintf, (format, values)`: a function that the driver provides."""
+    """`call.uni (status), vprintf, (format, values)`."""
     status, function, args = ins.operands
     if function != Sym("vprintf") or not isinstance(status, Vec) or not isinstance(args, Vec) \
             or (len(status.items), len(args.items)) != (1, 2):
@@ -185,7 +185,7 @@ def _call(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 
 @decodes("call")
 def _call_without_result(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
-    """`call __assertfail, (message, file, line, function, size)`: another one, which does not return."""
+    """`call __assertfail, (message, file, line, function, size)`."""
     function, args = ins.operands
     if function != Sym("__assertfail") or not isinstance(args, Vec) or len(args.items) != 5:
         raise EmulatorError("only this call is supported: call __assertfail, (message, file, line, function, size)")
@@ -217,7 +217,7 @@ def _policy(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 @decodes("membar", "membar.proxy", "fence", "fence.mbarrier_init.release.cluster", "fence.proxy",
          "fence.proxy.tensormap::generic.release", "griddepcontrol", "wgmma.fence.sync.aligned")
 def _traced(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
-    """Ordering: nothing happens to the data, listeners are told."""
+    """Ordering: only listeners are told."""
     d.external(ins, form, mods, traced=True)
 
 

@@ -1,9 +1,8 @@
 """One cluster of CTAs while it runs: memories, warps, what they wait for, what is in flight.
 
-`Cluster.step` picks a warp by the policy, lets the virtual machine run it until it stops, and carries out
-what Python has to. A warp that must wait leaves a `Waiter` under a key; whoever changes the thing with that
-key calls `notify`. Asynchronous operations are performed at issue (eager) or kept in flight until the policy
-lets them go (lazy: only when nothing else can run).
+`Cluster.step` picks a warp by the policy, lets the virtual machine run it until it stops, and carries out what Python
+has to. A warp that must wait leaves a `Waiter` under a key; whoever changes that thing calls `notify`. Asynchronous
+operations are performed at issue (eager) or kept until the policy lets them go (lazy: when nothing else can run).
 """
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ class Stop(Exception):
 
 @dataclass(frozen=True)
 class Tools:
-    """What a cluster is driven with: the virtual machine, the executors, and two of their helpers."""
+    """What a cluster is driven with."""
 
     run: Callable[[np.ndarray, int, int], int]
     execute: dict[str, Callable[..., Any]]
@@ -46,7 +45,7 @@ class Tools:
 
 @dataclass
 class Waiter:
-    """A blocked split: `ready` says if it may go on, `resume` writes its results, `describe` is for reports."""
+    """A blocked split: `ready` says if it may go on, `resume` writes its results."""
 
     warp: int
     split: int
@@ -54,12 +53,12 @@ class Waiter:
     ready: Callable[[], bool]
     resume: Callable[[], None]
     describe: Callable[[], str]
-    limited: int = -1                # the phase that a wait with a time limit waits in
+    limited: int = -1  # the phase of a wait with a time limit
 
 
 @dataclass(eq=False)
 class AsyncOp:
-    """An asynchronous operation: its steps in order; `after` are operations that must be done before."""
+    """Its steps in order; `after` are operations that must be done before."""
 
     number: int
     kind: str
@@ -73,8 +72,6 @@ class AsyncOp:
 
 @dataclass
 class WarpState:
-    """What a warp has going on besides its registers."""
-
     bulk_open: dict[int, list[AsyncOp]] = field(default_factory=dict)      # by lane
     bulk_groups: dict[int, list[list[AsyncOp]]] = field(default_factory=dict)
     copies_open: list[tuple[int, AsyncOp]] = field(default_factory=list)   # cp.async: (lanes, op)
@@ -89,7 +86,7 @@ class WarpState:
 
 
 class Cluster:
-    """The machine state of one cluster (one CTA when there are no clusters)."""
+    """The state of one cluster (one CTA when there are no clusters)."""
 
     def __init__(self, launch: Launch, ctas: list[int], rng: random.Random):
         self.tools = launch.tools
@@ -133,7 +130,6 @@ class Cluster:
             self.listener.cluster_begin(list(ctas), self.warps_per_cta, self.shared_bytes - SHARED_BASE, SHARED_BASE)
 
     def state_array(self) -> np.ndarray:
-        """The int64 array that the virtual machine reads its world from."""
         launch, d = self.launch, self.program.decoded
         st = np.zeros(k.ST_SIZE, np.int64)
         pairs = {
@@ -155,7 +151,6 @@ class Cluster:
 
     # -- names ---------------------------------------------------------------------------------------
     def agent(self, warp: int) -> WarpId:
-        """The warp as events name it."""
         return WarpId(self.ctas[warp // self.warps_per_cta], warp % self.warps_per_cta)
 
     def warp_name(self, warp: int) -> str:
@@ -165,7 +160,6 @@ class Cluster:
         return f"CTA {cta} warp {index}" + (f" ({role})" if role else "")
 
     def finding(self, kind: str, message: str, pc: int = -1, warps: tuple[int, ...] = ()) -> Finding:
-        """A finding at instruction pc."""
         p = self.program
         return Finding(kind, message, p.line(pc) if pc >= 0 else 0, p.loc(pc) if pc >= 0 else None,
                        tuple(self.warp_name(w) for w in warps), self.launch.seed)
@@ -175,16 +169,14 @@ class Cluster:
         self.launch.report.findings.append(self.finding(kind, message, s.pc, (s.warp,)))
 
     def stop(self, kind: str, message: str, s: Site) -> Stop:
-        """A finding to raise: the launch cannot go on."""
+        """A finding to raise."""
         return Stop(self.finding(kind, message, s.pc, (s.warp,)))
 
     # -- operands ------------------------------------------------------------------------------------
     def value(self, warp: int, reg: int, lane: int, bits: int = 64) -> int:
-        """A register of one lane, unsigned."""
         return int(self.regs[warp, reg, lane]) & ((1 << bits) - 1)
 
     def at(self, s: Site, operand: Address, lane: int) -> int:
-        """The address that an operand is in one lane."""
         return self.value(s.warp, operand.base, lane) + operand.offset
 
     def addresses(self, s: Site, at: Address) -> list[tuple[int, int]]:
@@ -193,7 +185,7 @@ class Cluster:
         return [(lane, int(column[lane]) + at.offset) for lane in lanes_of(s.mask)]
 
     def address_groups(self, s: Site, at: Address, also: int | None = None) -> list[tuple[list[int], int]]:
-        """(lanes, address) of the active lanes that have the same address and the same value in `also`."""
+        """(lanes, address) of active lanes with the same address and the same value in `also`."""
         lanes = lanes_of(s.mask)
         columns = [self.regs[s.warp, at.base]] + ([] if also is None else [self.regs[s.warp, also]])
         if len(lanes) == 1 or len(lanes) == 32 and all((col == col[0]).all() for col in columns):
@@ -204,7 +196,7 @@ class Cluster:
         return [(members, key[0] + at.offset) for key, members in groups.items()]
 
     def shared_place(self, s: Site, address: int, size: int, align: int) -> tuple[int, int]:
-        """(CTA index in the cluster, offset) of a shared address, checked."""
+        """(CTA index in the cluster, offset), checked."""
         address &= 0xFFFFFFFF
         offset, cta = address & 0xFFFFFF, address >> k.RANK_SHIFT
         if offset % align:
@@ -217,7 +209,6 @@ class Cluster:
         return cta, offset
 
     def cta_exited(self, cta: int) -> bool:
-        """True when every warp of a CTA of the cluster has exited."""
         first = cta * self.warps_per_cta
         return all(s.exited for s in self.warp_states[first:first + self.warps_per_cta])
 
@@ -231,12 +222,10 @@ class Cluster:
         return key, Waiter(s.warp, s.split, s.pc, ready, resume, describe)
 
     def block(self, key: Hashable, waiter: Waiter) -> None:
-        """Block a split until `notify(key)` finds it ready."""
         self.splits[waiter.warp, waiter.split, k.SP_STATE] = k.BLOCKED
         self.waiters.setdefault(key, []).append(waiter)
 
     def notify(self, key: Hashable) -> None:
-        """Wake the waiters of a key that are ready."""
         waiting = self.waiters.get(key)
         if not waiting:
             return
@@ -256,14 +245,14 @@ class Cluster:
 
     # -- asynchronous operations ---------------------------------------------------------------------
     def start(self, op: AsyncOp) -> None:
-        """Begin an operation: performed at once under the eager policy."""
+        """Performed at once under the eager policy."""
         self.inflight.append(op)
         if self.policy.early(op):
             while not op.done:
                 self.advance(op)
 
     def advance(self, op: AsyncOp) -> None:
-        """Carry out the next step of an operation, after all that it must follow."""
+        """Carry out the next step, after all that it must follow."""
         for earlier in op.after:
             while not earlier.done:
                 self.advance(earlier)
@@ -320,7 +309,7 @@ class Cluster:
         return True
 
     def run_warp(self, warp: int, fuel: int) -> int:
-        """A turn of at most `fuel` instructions; returns why it ended. Listeners do not make it shorter."""
+        """A turn of at most `fuel` instructions; returns why it ended."""
         self.st[k.ST_FUEL] = fuel
         while True:
             before = int(self.st[k.ST_EXECUTED])
@@ -332,7 +321,6 @@ class Cluster:
             self.st[k.ST_FUEL] -= int(self.st[k.ST_EXECUTED]) - before
 
     def external(self, warp: int) -> None:
-        """Carry out the instruction at which the virtual machine stopped."""
         pc, split, mask = int(self.st[k.ST_PC]), int(self.st[k.ST_SPLIT]), int(self.st[k.ST_MASK])
         site = Site(warp, split, mask, pc)
         ext: External = self.program.decoded.externals[pc]
@@ -349,8 +337,8 @@ class Cluster:
             self.block(key, waiter)
 
     def touch_operands(self, warp: int, pc: int, ext: External) -> None:
-        """Tell the listener of registers that an external reads before they were written or while a wgmma owns
-        them. The accumulator of a wgmma is its own business, and its reads are not an ordinary access."""
+        """Tell the listener of registers that an external reads before they were written or while a wgmma owns them;
+        not of the accumulator of a wgmma."""
         reads, writes, everything = self.program.operand_registers(pc, ext)
         states = self.states[warp]
         if (states[everything] & ~np.uint8(k.TOUCHED)).any():
@@ -368,7 +356,6 @@ class Cluster:
             states[everything] |= k.TOUCHED
 
     def has_ready(self, warp: int) -> bool:
-        """True if some split of the warp can run."""
         return bool((self.splits[warp, :, k.SP_STATE] == k.READY).any())
 
     def spin(self, warp: int) -> None:
@@ -377,13 +364,11 @@ class Cluster:
         self.rotate(warp)
 
     def rotate(self, warp: int) -> None:
-        """Let the other warps go first."""
         if warp in self.runnable:
             self.runnable.remove(warp)
             self.runnable.append(warp)
 
     def fault(self, warp: int) -> Stop:
-        """The finding of a memory fault."""
         pc, lane = int(self.st[k.ST_PC]), int(self.st[k.ST_FAULT_LANE])
         address = int(self.st[k.ST_FAULT_ADDRESS])
         kinds = {k.FAULT_BOUNDS: ("out-of-bounds", "global address {:#x} lies in no registered array"),
@@ -407,7 +392,7 @@ class Cluster:
                         "array", s)
 
     def tell(self, warp: int, why: int) -> None:
-        """Hand the virtual machine's trace records to the listener, and how far the warp has come."""
+        """Hand the trace records to the listener, and how far the warp has come."""
         from tilejit.emulator.trace import deliver
 
         assert self.listener is not None
@@ -435,7 +420,6 @@ _ALL_LANES = list(range(32))
 
 
 def lanes_of(mask: int) -> list[int]:
-    """The indices of the set bits."""
     if mask == 0xFFFFFFFF:
         return _ALL_LANES
     if mask & (mask - 1) == 0:

@@ -1,8 +1,7 @@
 """mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier").
 
-Their state lives beside the shared bytes that they occupy: expected and pending arrivals, the transaction
-count, and an absolute phase whose low bit is the parity. A phase completes when pending and tx-count are both
-zero.
+Beside the shared bytes that they occupy: expected and pending arrivals, the transaction count, and an absolute phase
+whose low bit is the parity. A phase completes when pending and tx-count are both zero.
 """
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ MAX_COUNT = (1 << 20) - 1
 
 @dataclass
 class MBarrier:
-    """One mbarrier; `phase` counts completed phases, `name` is for reports."""
+    """`phase` counts completed phases, `name` is for reports."""
 
     cta: int
     offset: int
@@ -32,11 +31,9 @@ class MBarrier:
 
     @property
     def key(self) -> Hashable:
-        """What its waiters wait under."""
         return ("mbarrier", self.cta, self.offset)
 
     def describe(self) -> str:
-        """State for reports."""
         parts = []
         if self.pending:
             parts.append(f"{self.pending} of {self.expected} arrivals missing")
@@ -69,7 +66,6 @@ def complete_if_done(c: Cluster, b: MBarrier) -> None:
 
 
 def arrive(c: Cluster, s: Site, b: MBarrier, count: int, drop: bool = False) -> None:
-    """`count` arrivals on the current phase."""
     if count > b.pending:
         raise c.stop("barrier-underflow", f"{count} arrivals on {b.describe()}: more than the pending count", s)
     b.pending -= count
@@ -80,7 +76,6 @@ def arrive(c: Cluster, s: Site, b: MBarrier, count: int, drop: bool = False) -> 
 
 
 def complete_tx(c: Cluster, op: int, cta: int, offset: int, count: int, s: Site) -> None:
-    """complete_tx by an asynchronous operation."""
     b = c.mbarriers.get((cta, offset))
     if b is None:
         raise c.stop("barrier-uninitialised", f"a copy completes on shared address {offset:#x} of CTA {c.ctas[cta]}, "
@@ -125,7 +120,7 @@ def token(b: MBarrier) -> int:
 
 def _arrivals(c: Cluster, s: Site, e: External, at: Address, count_reg: int | None, expect_reg: int | None,
               drop: bool) -> None:
-    """Arrivals of all active lanes; lanes with one address arrive together."""
+    """Lanes with one address arrive together."""
     dest = e.operands[0]
     for lanes, address in c.address_groups(s, at):
         b = barrier_at(c, s, address)
@@ -143,7 +138,6 @@ def _arrivals(c: Cluster, s: Site, e: External, at: Address, count_reg: int | No
 
 
 def expect(c: Cluster, s: Site, b: MBarrier, count: int) -> None:
-    """expect_tx."""
     b.tx += count
     b.expected_tx += count
     if abs(b.tx) > MAX_COUNT:

@@ -8,7 +8,6 @@ import numpy as np
 
 @lru_cache(maxsize=None)
 def _table(dtype: str) -> np.ndarray:
-    """float32 of all 256 codes of an 8-bit format."""
     import ml_dtypes
 
     codes = np.arange(256, dtype=np.uint8)
@@ -17,7 +16,7 @@ def _table(dtype: str) -> np.ndarray:
 
 
 def from_bits(raw: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 values of unsigned bit patterns; tf32 drops the low 13 bits as the tensor core does."""
+    """float32 values of bit patterns; tf32 drops the low 13 bits as the tensor core does."""
     if dtype == "bf16":
         return (raw.astype(np.uint32) << 16).view(np.float32)
     if dtype == "f16":

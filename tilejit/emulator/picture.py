@@ -1,4 +1,4 @@
-"""Shows a timeline: as Chrome trace events (https://ui.perfetto.dev opens them), and as a picture of one CTA."""
+"""Shows a timeline: as Chrome trace events (https://ui.perfetto.dev), and as a picture of one CTA."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from tilejit.emulator.replay import Span
 
-#: Colours of pipeline stages (told apart by colour-blind eyes too), and of the rest.
+#: Colours of pipeline stages (also for colour-blind eyes), and of the rest.
 STAGES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#88aa88")
 RUN, EPILOGUE, OTHER, WAIT, GATE = "#444444", "#9467bd", "#999999", "#e4e4e4", "#ffffff"
 LIGHT = ("#ccbb44", "#66ccee", "#ee8866", OTHER)
@@ -18,7 +18,7 @@ _UNITS = {"load": "loads in flight", "tensor core": "tensor cores", "store": "st
 
 @dataclass(frozen=True)
 class Track:
-    """A row: spans of one warp, or of one unit (one stage of it), that do not overlap."""
+    """Spans of one warp, or of one unit (one stage of it), that do not overlap."""
 
     title: str
     spans: tuple[Span, ...]
@@ -26,7 +26,7 @@ class Track:
 
 
 def tracks(spans: Sequence[Span], roles: dict[int, str], warps: Sequence[int]) -> list[Track]:
-    """The rows of one CTA: who starts the copies, the copies by stage, who multiplies, the tensor cores, the stores."""
+    """The rows of one CTA: copies' issuers, copies by stage, who multiplies, tensor cores, stores."""
     by_lane: dict[tuple[int, str, int], list[Span]] = {}
     multiplies = {s.lane for s in spans if s.kind == "epilogue" or s.name == "wgmma"}
     for s in spans:
@@ -52,7 +52,7 @@ def tracks(spans: Sequence[Span], roles: dict[int, str], warps: Sequence[int]) -
 
 
 def representatives(spans: Sequence[Span], roles: dict[int, str]) -> list[int]:
-    """One warp for each role of a warpgroup: the one that does the most."""
+    """For each role of a warpgroup the warp that does the most."""
     busy: dict[int, int] = {}
     for s in spans:
         if isinstance(s.lane, int):
@@ -63,7 +63,7 @@ def representatives(spans: Sequence[Span], roles: dict[int, str]) -> list[int]:
 
 
 def chrome_trace(spans: Sequence[Span], roles: dict[int, str], title: str) -> dict[str, Any]:
-    """The trace event format: a process a CTA, a thread a row. One clock is shown as one nanosecond."""
+    """A process a CTA, a thread a row, a clock shown as a nanosecond."""
     events: list[dict[str, Any]] = []
     for cta in sorted({s.cta for s in spans}):
         mine = [s for s in spans if s.cta == cta]
@@ -82,7 +82,6 @@ def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def _details(s: Span) -> dict[str, Any]:
-    """What Perfetto shows of a span that is clicked on."""
     out: dict[str, Any] = {"clocks": s.end - s.start}
     if s.stage >= 0:
         out["stage"] = s.stage
@@ -95,8 +94,7 @@ def _details(s: Span) -> dict[str, Any]:
 
 def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path,
          window: tuple[int, int] | None = None) -> None:
-    """Draw one CTA's spans, or the part of them in the clocks of `window`, with matplotlib; the suffix of `path`
-    (.svg, .png, .pdf) says how."""
+    """Draw one CTA's spans, or the part in the clocks of `window`, with matplotlib, to a .svg, .png or .pdf."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -139,7 +137,7 @@ def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path,
 
 
 def _bar(axes: Any, s: Span, top: float, height: float, clocks: int) -> None:
-    """One span: full height for work, hatched for waits at barriers; named where there is room (of all `clocks`)."""
+    """Full height for work, hatched for waits; named where there is room (of all `clocks`)."""
     colour = STAGES[s.stage % len(STAGES)] if s.stage >= 0 else OTHER
     pad = 0.08 * height
     width = s.end - s.start

@@ -1,17 +1,15 @@
 """Which warp runs next, for how long, and when asynchronous operations happen: a policy and a seed decide.
 
 round_robin   the warp that waited longest runs until it must wait; operations happen as they are issued. Seeds
-              change nothing but the poison in fresh registers.
+              change only the poison in fresh registers.
 random        any warp runs, for a random number of instructions; operations happen at random later times, in any
               order that PTX leaves open; a `try_wait` gives up early now and then.
-adversarial   one unit (a role, a CTA of the cluster, a warp) starves: it runs only when no other warp can. And
-              operations happen as early or as late as PTX allows, all of them, or loads and the rest apart. Every
-              seed is one pair of a starved unit and a time of completion: 5 seeds see each time and up to 5 units,
-              `Adversary.pairs` seeds see all pairs.
+adversarial   one unit (a role, a CTA of the cluster, a warp) runs only when no other warp can, and operations
+              happen as early or as late as PTX allows, all of them, or loads and the rest apart. A seed is a pair
+              of a starved unit and a time: `Adversary.pairs` seeds see all.
 
-Late means: when nothing else can run. The PTX memory model orders an operation only by what waits for it, so
-that is as late as a program can notice. Operations that must follow one another (wgmma of one warpgroup, the read
-and the write of one bulk store) do.
+Late means when nothing else can run: PTX orders an operation only by what waits for it, so no program can notice later.
+Operations that must follow one another (wgmma of one warpgroup, a bulk store's read and write) do.
 """
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 POLICIES = ("round_robin", "random", "adversarial")
 #: Instructions that a warp may run before others get a turn.
 FUEL = 200_000
-#: Share of the turns in which the random policy lets an operation go on, and in which a turn is short.
+#: Shares of turns in which the random policy lets an operation go on, and which are short.
 ADVANCE, SHORT = 0.25, 0.25
 #: The longest short turn, instructions.
 SHORT_TURN = 40
@@ -42,15 +40,15 @@ class RoundRobin:
         self.seed = seed
 
     def early(self, op: AsyncOp) -> bool:
-        """True for an operation that happens when it is issued."""
+        """Whether an operation happens when it is issued."""
         return True
 
     def advances(self, c: Cluster) -> bool:
-        """True if an operation in flight goes on before the next warp does."""
+        """Whether an operation in flight goes on before the next warp does."""
         return False
 
     def pick(self, c: Cluster) -> int:
-        """The warp of the cluster that runs next, of those that can."""
+        """The next warp, of those that can run."""
         return c.runnable[0]
 
     def fuel(self, c: Cluster) -> int:
@@ -62,14 +60,11 @@ class RoundRobin:
         return c.inflight[0]
 
     def impatient(self, c: Cluster) -> bool:
-        """True if a try_wait gives up at once (PTX ISA, mbarrier.try_wait: a system-dependent time limit)."""
+        """Whether a try_wait gives up at once (PTX ISA, mbarrier.try_wait: a system-dependent time limit)."""
         return False
 
 
 class Random(RoundRobin):
-    """Everything that may vary does."""
-
-    #: How often a try_wait gives up.
     TIMEOUT = 0.05
 
     def early(self, op: AsyncOp) -> bool:
@@ -92,8 +87,6 @@ class Random(RoundRobin):
 
 
 class Adversary(RoundRobin):
-    """One unit of warps starves, and operations are as early or as late as can be."""
-
     def __init__(self, seed: int, units: list[tuple[int, ...]]):
         super().__init__(seed)
         self.units = units
@@ -116,8 +109,7 @@ class Adversary(RoundRobin):
 
 
 def starvable(program: Program, warps: int, ctas: int) -> list[tuple[int, ...]]:
-    """Units of a cluster that can starve: each role (else warpgroup, else warp), each CTA of several, nobody, and
-    then every warp alone; without repetition."""
+    """Each role (else warpgroup, else warp), each CTA of several, nobody, then every warp alone; without repetition."""
     roles: dict[object, list[int]] = {}
     for w in range(warps):
         roles.setdefault(program.role(w) or (w // 4 if warps > 4 else w), []).append(w)
@@ -130,7 +122,7 @@ def starvable(program: Program, warps: int, ctas: int) -> list[tuple[int, ...]]:
 
 
 def make_policy(name: str, seed: int, program: Program, warps: int, ctas: int) -> RoundRobin:
-    """The policy of a launch with `warps` warps a CTA and `ctas` CTAs a cluster."""
+    """For `warps` warps a CTA and `ctas` CTAs a cluster."""
     if name == "random":
         return Random(seed)
     if name == "adversarial":

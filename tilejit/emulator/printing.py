@@ -1,5 +1,5 @@
-"""Functions of the driver that kernels call (CUDA C++ Programming Guide, "Formatted Output" and "Assertion"): what
-vprintf prints appears at once, lane after lane; __assertfail ends the launch with the assertion's text."""
+"""Functions of the driver that kernels call (CUDA C++ Programming Guide, "Formatted Output" and "Assertion"): vprintf
+prints at once, lane after lane; __assertfail ends the launch with the assertion's text."""
 from __future__ import annotations
 
 import re
@@ -17,7 +17,7 @@ _CODES = {(False, True): "i", (False, False): "I", (True, True): "q", (True, Fal
 
 @executes("call")
 def _assertfail(c: Cluster, s: Site, e: External) -> None:
-    """As the driver says it, `file.py:7: kernel: block: [0,0,0], thread: [3,0,0] Assertion `positive` failed.`, but for
+    """As the driver says it, `file.py:7: kernel: block: [0,0,0], thread: [3,0,0] Assertion `positive` failed.`, without
     the block, which every finding names."""
     lane = next(iter(lanes_of(s.mask)))
     message, file, line, function, _ = (c.value(s.warp, r, lane) for r in e.operands)
@@ -43,7 +43,6 @@ def _vprintf(c: Cluster, s: Site, e: External) -> None:
 
 
 def _text(c: Cluster, s: Site, address: int) -> str:
-    """The text of a module's variable."""
     variables = c.launch.program.decoded.variables
     at, bank = address - variables.ctypes.data, variables.tobytes()
     if not 0 <= at < len(bank):

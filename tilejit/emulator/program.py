@@ -1,7 +1,7 @@
-"""A loaded program and its launches: grids of clusters, one after another or several at once.
+"""A loaded program and its launches: grids of clusters.
 
-Clusters run in order of their index. When one only spins (on global memory that another CTA must write), the
-next is admitted beside it, as many as a GPU would hold, so that inter-CTA protocols make progress.
+Clusters run in order of their index. When one only spins (on global memory that another CTA must write), the next is
+admitted beside it, as many as a GPU would hold.
 """
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ from tilejit.emulator.vm import codes as k
 from tilejit.errors import EmulatorError
 from tilejit.ptx import text
 
-#: Clusters that run side by side at most.
 RESIDENT = 132
-#: Turns in a row without any progress after which a launch counts as livelocked.
+#: Turns without progress after which a launch counts as livelocked.
 LIVELOCK_ROUNDS = 200
 #: Steps after which another cluster gets its turn: polling with barriers in between does not look idle.
 TURNS = 4000
@@ -59,27 +58,26 @@ class Program:
         self._operands: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def line(self, pc: int) -> int:
-        """The PTX line of instruction pc, 1-based; 0 past the end."""
+        """1-based; 0 past the end."""
         ins = self.entry.instructions
         return ins[pc].line if pc < len(ins) else 0
 
     def loc(self, pc: int) -> tuple[str, int] | None:
-        """The source (file, line) of instruction pc by its `.loc`."""
+        """The source (file, line) by its `.loc`."""
         ins = self.entry.instructions
         return ins[pc].loc if pc < len(ins) else None
 
     def text(self, pc: int) -> str:
-        """The instruction as written."""
         ins = self.entry.instructions
         return ins[pc].text if pc < len(ins) else "(end of the kernel)"
 
     def role(self, warp: int) -> str:
-        """The role of a warp of the CTA, from the kernel's `role NAME: warps A..B` comments; "" if none."""
+        """By the kernel's `role NAME: warps A..B` comments; "" if none."""
         return next((name for name, first, last in self.roles if first <= warp <= last), "")
 
     def operand_registers(self, pc: int, ext: External) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Registers that the instruction at pc, one that Python carries out, reads, writes, and both (indices).
-        The accumulator of a wgmma is left out."""
+        """Indices of registers that an instruction carried out by Python reads, writes, and both; without a wgmma's
+        accumulator."""
         if pc not in self._operands:
             reads: list[int] = []
             writes: list[int] = []
@@ -96,7 +94,7 @@ class Program:
         return self._operands[pc]
 
     def entry_registers(self, threads: int) -> int:
-        """Registers a thread at entry, as ptxas assumes them: 65536 over the most threads, multiple of 8."""
+        """Registers a thread at entry, as ptxas assumes: 65536 over the most threads, multiple of 8."""
         directives = self.entry.directives
         if "maxnreg" in directives:
             return directives["maxnreg"][0]
@@ -118,18 +116,17 @@ class Program:
                progress: Callable[[int, int], None] | None = None) -> Report:
         """Run the kernel over a grid.
 
-        `params` are the raw little-endian bytes of every .param in order (a pointer is the array's host
-        address), `memory` the arrays that may be touched, `shared_bytes` the dynamic shared memory a CTA.
-        Broken rules end up in `Report.findings` (`Report.check()` raises); arguments that do not fit raise
-        EmulatorError. `listener` (one or several, such as `Sanitizer()`) hears what happens, and its findings end
-        up in the report, too. `progress(done, total)` is called after every cluster.
+        `params` are the little-endian bytes of every .param (a pointer is the array's host address), `memory` the
+        arrays that may be touched, `shared_bytes` the dynamic shared memory a CTA. Broken rules end up in
+        `Report.findings`; arguments that do not fit raise EmulatorError. `listener` (one or several, such as
+        `Sanitizer()`) adds its findings. `progress(done, total)` is called after every cluster.
         """
         return Launch(self, _three(grid), block, params, shared_bytes, _three(cluster), memory, policy, seed,
                       fan_out(listener)).run(progress)
 
 
 class Launch:
-    """One launch: what all its clusters share."""
+    """What all clusters of a launch share."""
 
     def __init__(self, program: Program, grid: tuple[int, int, int], block: int | Sequence[int],
                  params: Sequence[bytes], shared_bytes: int, cluster: tuple[int, int, int],
@@ -199,7 +196,7 @@ class Launch:
         return bank, size
 
     def _ranges(self) -> np.ndarray:
-        """(start, end, read-only) of every array, 16 bytes of slack none: exact bounds."""
+        """(start, end, read-only) of every array."""
         rows = []
         variables = self.program.decoded.variables
         for a in [*self.memory, *([variables] if variables.size else [])]:
@@ -208,25 +205,23 @@ class Launch:
         return np.array(rows or [(0, 0, 1)], np.int64)
 
     def next_op(self) -> int:
-        """A number for an asynchronous operation, unique in the launch."""
         self.ops += 1
         return self.ops
 
     # -- what a cluster asks for ---------------------------------------------------------------------
     def register_file(self, warps: int) -> np.ndarray:
-        """Fresh registers for `warps` warps: poison, constants filled in."""
+        """Poison, constants filled in."""
         if warps == self.warps:
             return self.template.copy()
         return np.tile(self.template, (warps // self.warps, 1, 1))
 
     def live_lanes(self, warp: int) -> int:
-        """The lanes of a warp that have threads."""
         left = self.threads - 32 * warp
         return (1 << min(left, 32)) - 1
 
     def fill_specials(self, c: Cluster) -> None:
-        """Write the special registers of every warp, and the addresses of its CTA's shared memory: they have the CTA's
-        rank above the offset (ptxas adds SR_CgaCtaId << 24 to the address of every shared variable)."""
+        """Special registers of every warp, and addresses of its CTA's shared memory, with the CTA's rank above the
+        offset (ptxas adds SR_CgaCtaId << 24 to the address of every shared variable)."""
         ranks = np.arange(c.warps)[:, None] // self.warps
         for reg, offset in self.program.decoded.own.items():
             c.regs[:, reg] = offset + (ranks << k.RANK_SHIFT)
@@ -272,14 +267,14 @@ class Launch:
 
     # -- the run -------------------------------------------------------------------------------------
     def clusters(self) -> list[list[int]]:
-        """Linear CTA indices of every cluster, in rank order."""
+        """Linear CTA indices, in rank order."""
         gx, gy, gz = self.grid
         cx, cy, cz = self.cluster
         return [[x + dx + gx * (y + dy + gy * (z + dz)) for dz in range(cz) for dy in range(cy) for dx in range(cx)]
                 for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx)]
 
     def run(self, progress: Callable[[int, int], None] | None) -> Report:
-        """Run every cluster; the first fatal finding ends the launch."""
+        """The first fatal finding ends the launch."""
         todo = self.clusters()
         total, done = len(todo), 0
         rng = random.Random(self.seed)

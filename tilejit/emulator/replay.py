@@ -1,12 +1,11 @@
 """The timeline's logical clock: replays recorded actions as a discrete-event simulation.
 
-Every warp has a clock of its own. Instructions cost a fixed number of clocks; copies pass one after another through
-their CTA's TMA unit, products through its tensor cores, each for as long as its size says; a wait ends when the last
-arrival or transaction that it waits for has happened. All CTAs start at clock 0, each on a multiprocessor of its own.
+Every warp has its own clock. Instructions cost a fixed number of clocks; copies pass one after another through their
+CTA's TMA unit, products through its tensor cores, as long as their sizes say; a wait ends with the last arrival or
+transaction it waits for. All CTAs start at clock 0.
 
-**The clock is an illustration, not a measurement**: it shows what waits for what and which unit could be busy. It
-knows nothing of instruction latencies, caches, DRAM, other CTAs on the same multiprocessor, bank conflicts or clock
-rates; polling loops cost as many instructions as they happened to take in the emulator.
+**The clock is an illustration, not a measurement**: it shows what waits for what and which unit could be busy, and
+knows nothing of instruction latencies, caches, DRAM, CTAs on the same multiprocessor, bank conflicts or clock rates.
 """
 from __future__ import annotations
 
@@ -20,9 +19,8 @@ from tilejit.emulator.timeline import Arrive, Drain, Gate, Op, Ran, Recorder, St
 
 @dataclass(frozen=True)
 class Rates:
-    """What things cost, in clocks. The tensor core's rate is Hopper's peak: 4096 flops a clock and multiprocessor at 16
-    bits (989 TFLOP/s over 132 multiprocessors at 1.83 GHz), so a m64nNk16 takes N/2 clocks; half of it for 32-bit
-    operands, twice for 8-bit ones. The others are round numbers of the right size."""
+    """Costs in clocks. The tensor core's rate is Hopper's peak: 4096 flops a clock and multiprocessor at 16 bits, so a
+    m64nNk16 takes N/2 clocks; half of it for 32-bit operands, twice for 8-bit ones."""
 
     instruction: int = 2             # clocks a warp takes for an instruction
     macs: int = 2048                 # 16-bit multiply-adds a clock
@@ -31,15 +29,14 @@ class Rates:
     barrier: int = 20                # from the last arrival to the first instruction after the wait
 
     def product(self, op: Op) -> int:
-        """Clocks of a wgmma."""
         return max(1, op.macs * op.width // (16 * self.macs))
 
 
 @dataclass(frozen=True)
 class Span:
-    """Something that lasts from clock `start` to `end`. `lane` is a warp's index in its CTA, or "load", "store",
-    "tensor core". kind: "run", "epilogue", "wait" (of a warp), "copy", "product". `stage` is the pipeline stage, -1
-    for none; `line` the PTX line, `source` the kernel's (file, line)."""
+    """From clock `start` to `end`. `lane`: a warp's index in its CTA, or "load", "store", "tensor core". kind: "run",
+    "epilogue", "wait" (of a warp), "copy", "product". `stage`: the pipeline stage, -1 for none; `line` the PTX line,
+    `source` the kernel's (file, line)."""
 
     cta: int
     lane: int | str
@@ -54,8 +51,6 @@ class Span:
 
 @dataclass
 class _Warp:
-    """A warp while it is replayed."""
-
     at: int = 0
     clock: int = 0
     products: set[int] = field(default_factory=set)          # wgmmas that it has not yet waited for
@@ -87,7 +82,7 @@ class Replay:
             self._push(w)
 
     def run(self) -> list[Span]:
-        """All spans, in order of lane and clock."""
+        """In order of lane and clock."""
         while self.heap:
             _, _, warp = heapq.heappop(self.heap)
             state, actions = self.warps[warp], self.r.warps[warp]
@@ -137,7 +132,6 @@ class Replay:
                     self.warps[WarpId(warp.cta, w)].products.add(action.op)
 
     def _pass(self, warp: WarpId, state: _Warp, action: Wait) -> None:
-        """The gate of a wait is open."""
         gate = action.gate
         opened = self.gates.get(gate)
         if opened is not None and opened + self.rates.barrier > state.clock:
@@ -186,7 +180,7 @@ class Replay:
                 self._push(warp)
 
     def _unit(self, cta: int, unit: str, clock: int, lasts: int) -> tuple[int, int]:
-        """(start, end) of something on a unit that does one thing at a time."""
+        """(start, end) on a unit that does one thing at a time."""
         start = max(clock, self.free.get((cta, unit), 0))
         self.free[cta, unit] = start + lasts
         return start, start + lasts

@@ -8,8 +8,7 @@ from tilejit.errors import EmulatorError
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule: where it is, in PTX and in the kernel's source, who took part, how to see it again;
-    `subject` is the barrier, buffer or register that it is about."""
+    """One broken rule; `subject` is the barrier, buffer or register that it is about."""
 
     kind: str
     message: str
@@ -29,8 +28,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """Counts and findings of one launch. `cycles` is the machine's logical clock, not time; `finished` says that
-    every CTA ran to its end."""
+    """Of one launch. `cycles` is the machine's logical clock, not time; `finished`: every CTA ran to its end."""
 
     ctas: int = 0
     instructions: int = 0
@@ -40,7 +38,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
 
     def check(self) -> Report:
-        """Raise EmulatorError with every finding, if there is one; returns self."""
+        """Raise EmulatorError with every finding, if there is one."""
         if self.findings:
             raise EmulatorError("\n".join(str(f) for f in self.findings))
         return self

@@ -24,7 +24,7 @@ class NamedBarrier:
 
 
 def needed(c: Cluster, cta: int, b: NamedBarrier) -> int:
-    """Warps that must arrive: the given count, or all that have not exited."""
+    """The given count, or all that have not exited."""
     if b.threads is not None:
         return b.threads // 32
     first = cta * c.warps_per_cta
@@ -123,7 +123,7 @@ def _bar_arrive(c: Cluster, s: Site, e: External) -> None:
 
 @executes("bar.warp.sync")
 def _warp_sync(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
-    """Waits until every member lane that is still there has come to a warp barrier."""
+    """Waits until every live member lane has come."""
     members = c.value(s.warp, e.operands[0], lanes_of(s.mask)[0], 32) & int(c.live[s.warp])
     if c.listener is not None:
         c.listener.warp_sync(c.agent(s.warp), s.pc, s.mask)
@@ -186,7 +186,7 @@ def _cluster_wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] |
 # -- the rest ---------------------------------------------------------------------------------------------
 @executes("setmaxnreg.sync.aligned.u32")
 def _setmaxnreg(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
-    """Registers move between the warps of a CTA through a pool; .inc waits until the pool has enough."""
+    """Registers move between the warps of a CTA through a pool; .inc waits until it has enough."""
     wanted = e.operands[0]
     state, cta = c.warp_states[s.warp], s.warp // c.warps_per_cta
     if not 24 <= wanted <= 256 or wanted % 8:
@@ -219,7 +219,7 @@ def _nanosleep(c: Cluster, s: Site, e: External) -> None:
 @executes("membar", "membar.proxy", "fence", "fence.mbarrier_init.release.cluster", "fence.proxy",
           "fence.proxy.tensormap::generic.release", "griddepcontrol")
 def _fence(c: Cluster, s: Site, e: External) -> None:
-    """Only when somebody listens: memory here is always coherent."""
+    """For listeners: memory here is always coherent."""
     if c.listener is None or e.form.name == "griddepcontrol":
         return
     name, scope = e.form.name, e.mods.get("scope", e.mods.get("level", ""))

@@ -1,8 +1,8 @@
 """wgmma: descriptors, fragments, the products themselves, groups.
 
-A warpgroup's instruction starts when the last of its four warps issues it. The product reads shared memory
-through the matrix descriptors (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and
-"Matrix descriptor format") and sums as the tensor core does (vm/tensor.py); integers by numpy.
+The product starts when the last of the warpgroup's four warps issues it. It reads shared memory through matrix
+descriptors (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and "Matrix descriptor format") and
+sums as the tensor core does (vm/tensor.py); integers by numpy.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SWIZZLE = {0: (0, 0), 1: (7, 7), 2: (3, 7), 3: (1, 7)}          # mode -> (mask
 
 @dataclass(frozen=True)
 class Descriptor:
-    """The fields of a 64-bit matrix descriptor, offsets in bytes."""
+    """A 64-bit matrix descriptor, offsets in bytes."""
 
     start: int
     leading: int
@@ -36,7 +36,6 @@ class Descriptor:
 
 
 def read_descriptor(bits: int) -> Descriptor:
-    """PTX ISA, matrix descriptor format."""
     return Descriptor((bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4,
                       bits >> 49 & 7, bits >> 62 & 3)
 
@@ -47,11 +46,10 @@ def element_offsets(phase: int, leading: int, stride: int, mode: int, transposed
     """int64[rows, depth]: byte offset of element (row, k) from the start address minus `phase`.
 
     `phase` is the start address modulo the swizzle period: the swizzle acts on address bits, counted from the base
-    offset (in 128 bytes: where the pattern starts, if not at a multiple of its period). K-major with a
-    swizzle of W bytes: rows of W bytes, groups of 8 rows `stride` apart. Without swizzle: 8 x 16 byte core
-    matrices, `leading` apart along K and `stride` apart along rows. MN-major (transposed): atoms of W bytes
-    along the rows by 8 k; `leading` between atoms along the rows, `stride` between groups of 8 k (without
-    swizzle the two change places).
+    offset (in 128 bytes: where the pattern starts, if not at a multiple of its period). K-major with a swizzle of W
+    bytes: rows of W bytes, groups of 8 rows `stride` apart. Without swizzle: 8 x 16 byte core matrices, `leading` apart
+    along K and `stride` apart along rows. MN-major (transposed): atoms of W bytes along the rows by 8 k; `leading`
+    between atoms along the rows, `stride` between groups of 8 k (without swizzle the two change places).
     """
     r = np.arange(rows)[:, None]
     kk = np.arange(depth)[None, :]
@@ -103,7 +101,6 @@ def read_matrix(c: Cluster, s: Site, bits: int, transposed: bool, rows: int, dep
 
 @lru_cache(maxsize=64)
 def contiguous(regs: tuple[int, ...]) -> bool:
-    """True for a list of consecutive register indices."""
     return regs == tuple(range(regs[0], regs[0] + len(regs)))
 
 
@@ -115,11 +112,8 @@ def registers(c: Cluster, warp: int, regs: tuple[int, ...]) -> np.ndarray:
 
 
 def a_fragment(c: Cluster, warp: int, regs: tuple[int, ...], dtype: str) -> np.ndarray:
-    """float32[64, depth] from A's registers (PTX ISA, register fragments of wgmma .m64nNk16, k8, k32).
-
-    Four registers a thread: register 2*h + g holds rows l/4 + 8*g, and of each half h of K the elements of
-    32 bits that start at chunk l % 4.
-    """
+    """float32[64, depth] from A's registers (PTX ISA, register fragments of wgmma .m64nNk16, k8, k32): register 2*h + g
+    of a thread holds row l/4 + 8*g, and of half h of K the 32 bits of elements that start at chunk l % 4."""
     raw = np.ascontiguousarray(registers(c, warp, regs).astype(np.uint32))       # warp, reg, lane
     per = {"tf32": 1, "f16": 2, "bf16": 2}.get(dtype, 4)
     kind = {1: np.uint32, 2: np.uint16, 4: np.uint8}[per]
@@ -129,7 +123,7 @@ def a_fragment(c: Cluster, warp: int, regs: tuple[int, ...], dtype: str) -> np.n
 
 def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray, keep: bool,
                saturate: bool) -> None:
-    """D = product (+ D) of integers; where D lies: vm/tensor.py, `place`."""
+    """D = product (+ D) of integers; D lies as in vm/tensor.py, `place`."""
     n = product.shape[1]
     tiles = product.reshape(4, 2, 8, n // 8, 4, 2).transpose(0, 3, 1, 5, 2, 4)   # warp, j, half, bit, row, chunk
     old = registers(c, warp, regs)
@@ -147,7 +141,7 @@ def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray
 
 @dataclass
 class Pending:
-    """A wgmma that some warps of its group have issued; `scalars` are (A and B descriptors, scale-d)."""
+    """A wgmma that some warps have issued; `scalars`: (A and B descriptors, scale-d)."""
 
     op: AsyncOp
     issued: int
@@ -182,7 +176,7 @@ def _mma(c: Cluster, s: Site, e: External) -> None:
 
 
 def own_registers(c: Cluster, s: Site, e: External, op: AsyncOp, keep: bool) -> None:
-    """The warp's accumulator and A registers belong to the operation from now until its wait."""
+    """The warp's accumulator and A registers belong to the operation until its wait."""
     assert c.listener is not None
     accumulator, a = list(e.operands[0]), list(e.operands[1]) if isinstance(e.operands[1], tuple) else []
     states = c.states[s.warp]
@@ -200,7 +194,7 @@ def own_registers(c: Cluster, s: Site, e: External, op: AsyncOp, keep: bool) -> 
 
 
 def uniform_operands(c: Cluster, s: Site, e: External) -> tuple[int, int, bool]:
-    """The descriptors (0 for A in registers) and scale-d of a warp, as it issues."""
+    """The descriptors (0 for A in registers) and scale-d."""
     _, a, b, scale = e.operands[:4]
     negated = isinstance(scale, tuple)
     keep = bool(c.value(s.warp, scale[1] if negated else scale, 0) & 1) != negated
@@ -290,7 +284,7 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
 
 
 def release_registers(c: Cluster, warp: int) -> None:
-    """Recompute which registers of a warp are in flight from the groups that it still waits for."""
+    """Recompute which registers are in flight from the groups that the warp still waits for."""
     w = c.warp_states[warp]
     c.states[warp] &= ~np.uint8(k.ACC_IN_FLIGHT | k.A_IN_FLIGHT)
     for op in [o for g in w.wgmma_groups for o in g] + w.wgmma_open:

@@ -1,8 +1,7 @@
 """Tensor maps: the emulator's own encoder of what `cuTensorMapEncodeTiled` encodes, and its reader.
 
-The driver's 128-byte format is opaque, so this one is the emulator's: a magic word, then the arguments. The
-checks are those of the driver (CUDA driver API, cuTensorMapEncodeTiled), so that a map which the emulator
-accepts is one that the driver accepts.
+The driver's format is opaque; this one is a magic word, then the arguments. The checks are the driver's (CUDA driver
+API, cuTensorMapEncodeTiled).
 """
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from tilejit.errors import EmulatorError
 
 MAGIC = 0x544A4D41
-#: Element names -> (bytes, name of the numpy or ml_dtypes type used in reductions).
+#: Element names -> (bytes, numpy or ml_dtypes type of reductions).
 ELEMENTS = {"uint8": (1, "uint8"), "uint16": (2, "uint16"), "uint32": (4, "uint32"), "int32": (4, "int32"),
             "uint64": (8, "uint64"), "int64": (8, "int64"), "fp16": (2, "float16"), "fp32": (4, "float32"),
             "fp64": (8, "float64"), "bf16": (2, "bfloat16"), "tf32": (4, "float32"), "int8": (1, "uint8"),
@@ -24,7 +23,7 @@ _FORMAT = "<IBBBBBBBxQ5Q4Q5H5B"
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A decoded map. `dims`, `box`, `elem_strides` are innermost first, `strides` in bytes of dims 1.."""
+    """`dims`, `box`, `elem_strides` are innermost first, `strides` in bytes of dims 1.."""
 
     address: int
     dtype: str
@@ -38,7 +37,6 @@ class TensorMap:
 
     @property
     def elem_bytes(self) -> int:
-        """Bytes of one element."""
         return ELEMENTS[self.dtype][0]
 
     @property
@@ -48,17 +46,17 @@ class TensorMap:
 
     @property
     def inner_bytes(self) -> int:
-        """Bytes of one row of the tile."""
+        """Of one row of the tile."""
         return self.copied[0] * self.elem_bytes
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory that the tile spans: rows are as wide as the swizzle."""
+        """That the tile spans: rows are as wide as the swizzle."""
         return self.box_bytes // self.inner_bytes * max(self.inner_bytes, self.swizzle)
 
     @property
     def box_bytes(self) -> int:
-        """Bytes that one copy moves and counts on its mbarrier."""
+        """That one copy moves and counts on its mbarrier."""
         n = self.elem_bytes
         for c in self.copied:
             n *= c
@@ -81,8 +79,8 @@ def blank() -> TensorMap:
 
 
 def unpack(data: bytes) -> TensorMap:
-    """Read a map. Raises EmulatorError if the bytes are not one. The element stride of the innermost dimension is
-    ignored, as by the hardware (CUDA driver API, cuTensorMapEncodeTiled, elementStrides)."""
+    """Raises EmulatorError if the bytes are no map. The innermost element stride is ignored, as by the hardware (CUDA
+    driver API, cuTensorMapEncodeTiled, elementStrides)."""
     fields = struct.unpack_from(_FORMAT, data)
     if fields[0] != MAGIC:
         raise EmulatorError("the bytes are not a tensor map of encode_tensor_map")
@@ -93,7 +91,7 @@ def unpack(data: bytes) -> TensorMap:
 
 
 def check(m: TensorMap) -> TensorMap:
-    """Hold a map to the driver's rules; returns it. Raises EmulatorError naming the argument."""
+    """Raises EmulatorError naming the argument that breaks the driver's rules."""
     rank, size = len(m.dims), m.elem_bytes
 
     def need(condition: bool, message: str) -> None:
@@ -123,8 +121,8 @@ def encode_tensor_map(address: int, dtype_name: str, shape: tuple[int, ...], str
                       elem_strides: tuple[int, ...] | None = None, interleave: int = 0) -> bytes:
     """The 128 bytes of a tensor map, from arguments outermost first (as `ptx.metadata.TensorMapParam`).
 
-    `dtype_name` is a tilejit dtype name; strides are in elements and the last must be 1; box and swizzle
-    (bytes: 0, 32, 64, 128) as for the driver. Raises EmulatorError for what the driver would refuse.
+    Strides are in elements and the last must be 1; box and swizzle (bytes: 0, 32, 64, 128) as for the driver. Raises
+    EmulatorError for what the driver would refuse.
     """
     if dtype_name not in ELEMENTS:
         raise EmulatorError(f"tensor map: no element type {dtype_name!r}; there are {sorted(ELEMENTS)}")

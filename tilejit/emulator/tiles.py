@@ -18,7 +18,7 @@ TILE_ALIGN = 128
 #: Bytes that stores and reductions write as a whole.
 UNIT = 16
 
-#: The NaN that fills tiles, whatever the width of the elements (measured on an H200).
+#: The NaN that fills tiles, whatever the width of the elements.
 _NAN = b"\xF7\x7F"
 
 _SWIZZLE_MASK = {0: 0, 32: 1, 64: 3, 128: 7}
@@ -26,10 +26,9 @@ _SWIZZLE_MASK = {0: 0, 32: 1, 64: 3, 128: 7}
 
 @lru_cache(maxsize=4096)
 def chunk_order(phase: int, chunks: int, swizzle: int, inner: int) -> np.ndarray:
-    """Where the n-th 16 bytes of a tile go, in 16-byte units from the start minus `phase` (the start address
-    modulo 1024): address bits 4.. are xored with bits 7.. (PTX ISA, "Shared memory layouts and swizzling").
-    A swizzled tile whose rows of `inner` bytes are narrower than the swizzle has rows as wide as the swizzle
-    (CUDA programming guide, "TMA swizzle": memory for the full swizzle width)."""
+    """Where the n-th 16 bytes of a tile go, in 16-byte units from the start minus `phase` (the start address modulo
+    1024): address bits 4.. are xored with bits 7.. (PTX ISA, "Shared memory layouts and swizzling"). Rows of `inner`
+    bytes narrower than the swizzle are as wide as it (CUDA programming guide, "TMA swizzle")."""
     n = np.arange(chunks)
     linear = 16 * n
     if swizzle and inner < swizzle:
@@ -39,13 +38,12 @@ def chunk_order(phase: int, chunks: int, swizzle: int, inner: int) -> np.ndarray
 
 
 def signed32(value: int) -> int:
-    """The low 32 bits as a signed number."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
 
 
 def tensor_map_at(c: Cluster, s: Site, address: int) -> TensorMap:
-    """The map at a generic address (a parameter, constants or global memory)."""
+    """At a generic address (a parameter, constants or global memory)."""
     window, offset = address >> 56, address & k.OFFSET_MASK
     if address % 64:
         raise c.stop("misaligned", f"tensor map address {address:#x} is not a multiple of 64", s)
@@ -62,8 +60,8 @@ def tensor_map_at(c: Cluster, s: Site, address: int) -> TensorMap:
 
 
 def _fetched(c: Cluster, s: Site, address: int) -> bytes:
-    """The bytes of a map in global memory as TMA sees them: those that its multiprocessor fetched first, until a
-    fence.proxy.tensormap::generic.acquire of that address by its CTA (PTX ISA, membar / fence)."""
+    """A map in global memory as its multiprocessor fetched it first, until a fence.proxy.tensormap::generic.acquire of
+    the address by the CTA (PTX ISA, membar / fence)."""
     cta = s.warp // c.warps_per_cta
     now = c.global_bytes(s, address, 128).tobytes()
     known = c.fetched_maps.setdefault((cta, address), now)
@@ -76,7 +74,7 @@ def _fetched(c: Cluster, s: Site, address: int) -> bytes:
 
 
 def nearest_tf32(bits: np.ndarray) -> np.ndarray:
-    """float32 bits rounded to tf32, ties to even; NaNs become canonical (measured on an H200)."""
+    """To tf32, ties to even; NaNs become canonical."""
     special = bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
     return np.where(special, np.uint32(0x7FFFE000), bits + np.uint32(0xFFF) + (bits >> 13 & 1) & np.uint32(0xFFFFE000))
 
@@ -84,8 +82,9 @@ def nearest_tf32(bits: np.ndarray) -> np.ndarray:
 class Tile:
     """The part of a tensor that one box covers: where it lies in global memory and in the box.
 
-    Of a tile that is written (`write`), rows that the tensor ends within a unit of 16 bytes go to that unit's end, as
-    stores and reductions do (measured on an H200; loads are exact); `beside` is how many bytes of a row that are."""
+    Of a tile that is written (`write`), rows that the tensor ends within 16 bytes go to that unit's end, as the
+    hardware does; `beside` is how many bytes of a row that are.
+    """
 
     def __init__(self, c: Cluster, s: Site, m: TensorMap, coords: list[int], write: bool):
         self.map = m
@@ -117,18 +116,17 @@ class Tile:
                                                            0, self.strides)
 
     def rows(self) -> np.ndarray:
-        """Start addresses of the contiguous innermost rows (for listeners)."""
+        """Start addresses of the contiguous innermost rows."""
         at = np.array([self.start], np.int64)
         for n, st in zip(self.shape[:-1], self.strides[:-1]):
             at = (at[:, None] + np.arange(n) * st).reshape(-1)
         return at
 
     def row_bytes(self) -> int:
-        """Bytes of one innermost row."""
         return self.shape[-1] * self.strides[-1]
 
     def load(self) -> np.ndarray:
-        """uint8[box bytes]: the tile, filled where it leaves the tensor; tf32 elements are rounded."""
+        """uint8[box bytes], filled where the tile leaves the tensor; tf32 elements are rounded."""
         fill = int.from_bytes(_NAN * 4, "little") if self.map.fill == "nan" else 0
         out = np.full(self.box, fill & (1 << 8 * self.map.elem_bytes) - 1, self.kind)
         if not self.empty:
@@ -145,7 +143,7 @@ def shared_tile(c: Cluster, cta: int, offset: int, count: int, swizzle: int,
 
 
 def write_shared(c: Cluster, cta: int, offset: int, data: np.ndarray, swizzle: int, inner: int) -> np.ndarray:
-    """Write a tile; returns the byte offsets of the 16-byte chunks written."""
+    """Returns the byte offsets of the 16-byte chunks written."""
     view, order = shared_tile(c, cta, offset, len(data), swizzle, inner)
     if swizzle == 0:
         c.shared[cta, offset:offset + len(data)] = data
@@ -163,8 +161,8 @@ def read_shared(c: Cluster, cta: int, offset: int, count: int, swizzle: int,
 
 
 def coordinates(c: Cluster, s: Site, at: Address, lane: int, m: TensorMap, write: bool) -> list[int]:
-    """Signed tensor coordinates of a lane, innermost first. The box must start at a multiple of 16 bytes, and stores
-    and reductions not before the tensor: Hopper stops with an illegal instruction otherwise (measured on an H200)."""
+    """Signed tensor coordinates, innermost first. The box must start at a multiple of 16 bytes, and stores and
+    reductions not before the tensor: Hopper stops with an illegal instruction otherwise."""
     found = [signed32(c.value(s.warp, reg, lane, 32)) for reg in at.coords]
     if found[0] * m.elem_bytes % 16:
         raise c.stop("misaligned", f"the innermost coordinate {found[0]} of {m.elem_bytes}-byte elements: a box must "
@@ -175,7 +173,7 @@ def coordinates(c: Cluster, s: Site, at: Address, lane: int, m: TensorMap, write
 
 
 def floats(a: np.ndarray, b: np.ndarray, op: str) -> np.ndarray:
-    """The sum, or the lesser or greater of numbers; of a number and a NaN the number."""
+    """The sum, lesser or greater; of a number and a NaN the number."""
     if op == "add":
         return a + b
     less = (a < b) | ((a == b) & np.signbit(a)) | np.isnan(b)
@@ -184,8 +182,8 @@ def floats(a: np.ndarray, b: np.ndarray, op: str) -> np.ndarray:
 
 
 def reduce_values(old: np.ndarray, new: np.ndarray, op: str, kind: str) -> np.ndarray:
-    """old (op) new as bit patterns of type `kind`. As on the hardware, f32 sums keep subnormals, minima and maxima
-    drop NaNs and put -0 below +0, and the NaNs that remain are canonical."""
+    """old (op) new as bit patterns. As on the hardware, f32 sums keep subnormals, minima and maxima drop NaNs and put
+    -0 below +0, and the NaNs that remain are canonical."""
     import ml_dtypes
 
     dtype = np.dtype(getattr(ml_dtypes, kind) if kind == "bfloat16" else kind)

@@ -1,11 +1,11 @@
 """Records what a timeline is made of: what each warp did in order, and the asynchronous operations it started.
 
-The emulator runs its warps one after another, so the order of events says what depends on what, and nothing of time.
-`Recorder` keeps, warp by warp, the list of actions below; `replay.py` gives them times.
+Warps run one after another here, so the order of events tells dependences, not time: `Recorder` keeps, warp by warp,
+the actions below, and `replay.py` gives them times.
 
   Ran(instructions, pc)      instructions
   Start(op)                  an asynchronous operation starts
-  Arrive(gate)               an arrival: one of the things that `gate` waits for
+  Arrive(gate)               one of the things that `gate` waits for
   Wait(gate, ...)            goes on when everything that `gate` waits for has happened
   Drain(ops, ...)            goes on when these operations are done (or have read their source)
 
@@ -62,9 +62,8 @@ Action = Ran | Start | Arrive | Wait | Drain
 
 @dataclass
 class Op:
-    """An asynchronous operation. `bytes` moved; for wgmma `macs`, its multiply-adds, and `width`, an operand's bits.
-    `gates` are the mbarrier phases that it completes transactions of; `slot` the barrier it is counted on, or for
-    wgmma the one that its warpgroup waited for last."""
+    """For wgmma `macs` are its multiply-adds, `width` an operand's bits. `gates`: mbarrier phases that it completes
+    transactions of; `slot`: the barrier it is counted on, or for wgmma the one that its warpgroup waited for last."""
 
     kind: str
     cta: int
@@ -77,12 +76,12 @@ class Op:
     slot: tuple[int, int] | None = None
 
 
-#: Bits of an operand element of wgmma and of the tensor core's rate, by PTX type.
+#: Bits of a wgmma operand's element, by PTX type.
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "b1": 1}
 
 
 class Recorder(Listener):
-    """Listens to the first `ctas` CTAs of a launch (whole clusters) and keeps what they do."""
+    """Keeps what the first `ctas` CTAs of a launch (whole clusters) do."""
 
     accesses = False
 
@@ -191,7 +190,7 @@ class Recorder(Listener):
 
 
 def shape_of(instruction: str) -> tuple[int, int]:
-    """(multiply-adds, bits of an operand) of a wgmma instruction."""
+    """(multiply-adds, bits of an operand) of a wgmma."""
     m, n, k = map(int, re.findall(r"\.m(\d+)n(\d+)k(\d+)", instruction)[0])
     types = re.findall(r"\.(" + "|".join(_BITS) + r")\b", instruction)
     return m * n * k, _BITS[types[-1]] if types else 16

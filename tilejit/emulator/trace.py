@@ -18,8 +18,7 @@ _KINDS = {k.EV_READ: "read", k.EV_WRITE: "write", k.EV_ATOMIC: "atomic"}
 
 
 def deliver(c: Cluster, records: np.ndarray) -> None:
-    """Call the listener once a record, in order; a read that only repeats the one before is told once. All records
-    are of one warp."""
+    """In order; a read that only repeats the one before is told once. All records are of one warp."""
     out = c.listener
     assert out is not None
     agent = c.agent(int(records[0, k.EV_WARP]))
@@ -27,7 +26,7 @@ def deliver(c: Cluster, records: np.ndarray) -> None:
     addresses = np.where(active, records[:, k.EV_ADDRESS:k.EV_ADDRESS + 32], -1)
     repeats = repeated(records, addresses)
     heads = records[:, :k.EV_ADDRESS].tolist()
-    # The lowest address of the active lanes: -1 counts as the highest number.
+    # -1 counts as the highest address.
     low, high = addresses.view(np.uint64).min(1).tolist(), addresses.max(1).tolist()
     for i, (kind, _, pc, space, size, mask) in enumerate(heads):
         if kind == k.EV_REGISTER:
@@ -43,7 +42,7 @@ def deliver(c: Cluster, records: np.ndarray) -> None:
 
 def _access(c: Cluster, out: Listener, agent: WarpId, pc: int, kind: str, mask: int, addresses: np.ndarray, size: int,
             low: int, high: int) -> None:
-    """One memory access, divided by state space and owner; most have one of each."""
+    """Divided by state space and owner; most accesses have one of each."""
     if high < _SHARED_MARK and low <= high:
         out.access(agent, pc, kind, "global", mask, addresses, size, -1)
         return
@@ -69,5 +68,4 @@ def repeated(records: np.ndarray, addresses: np.ndarray) -> list[bool]:
 
 
 def _mask(lanes: np.ndarray) -> int:
-    """The mask of some lanes."""
     return int((1 << lanes).sum())

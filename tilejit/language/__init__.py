@@ -44,17 +44,15 @@ class PropagateNan(_Enum):
 
 
 class const:
-    """Marks a parameter, as an annotation: its pointer is only read, and stores through it are refused."""
+    """An annotation: the pointer is only read, and stores through it are refused."""
 
 
-#: The most elements that a tile may have.
 TRITON_MAX_TENSOR_NUMEL = 1 << 20
-#: A pointer to int32.
 pi32_t = pointer_type(int32)
 tuple = tuple
 slice = slice
 
-#: Names of Triton's language that are not here, so that no error takes them for misspelt.
+#: Names of Triton's language that are not here, so that errors do not take them for misspelt.
 LACKING = ("void",)
 
 __all__ = ["PropagateNan", "TRITON_MAX_TENSOR_NUMEL", "bfloat16", "block_type", "const", "constexpr", "constexpr_type",

@@ -9,8 +9,8 @@
         def add(self, x):
             return Sum(self.total + x, self.BLOCK)
 
-Made in a kernel or on the host, immutable afterwards. Fields of `tl.constexpr` are constants, which are the same on
-every path; the others are carried by loops and chosen by `if` as tensors are.
+Made in a kernel or on the host, immutable afterwards. Fields of `tl.constexpr` are the same on every path; the others
+are carried by loops and chosen by `if` as tensors are.
 """
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ _NONE = object()
 
 
 class Aggregate(Compound):
-    """What `@aggregate` makes classes of."""
-
     fields: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
 
@@ -67,7 +65,7 @@ class Aggregate(Compound):
 
     @classmethod
     def make(cls, b: KernelBuilder | None, args: tuple, kwargs: dict[str, Any]) -> Aggregate:
-        """An instance; `b` builds what its constructor asks for in a kernel. Raises TypeError for wrong arguments."""
+        """An instance; in a kernel `b` builds what its constructor asks for. Raises TypeError for wrong arguments."""
         made = cls.__new__(cls)
         if b is not None and "_semantic" in inspect.signature(cls.__init__).parameters and \
                 cls.__init__ is not Aggregate.__init__:
@@ -84,7 +82,6 @@ class Aggregate(Compound):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The fields."""
         return {k: vars(self)[k] for k in self.fields}
 
     def alike(self, other: Compound) -> bool:
@@ -99,7 +96,7 @@ class Aggregate(Compound):
         return self.changed({k: v if self.fields[k] is constexpr else next(rest) for k, v in self.values.items()})
 
     def changed(self, values: dict[str, Any]) -> Aggregate:
-        """One of this class with other values in some fields."""
+        """With other values in some fields."""
         made = type(self).__new__(type(self))
         for k, v in {**self.values, **values}.items():
             setattr(made, k, v)
@@ -111,7 +108,6 @@ class Aggregate(Compound):
 
 
 def _with_constants(value: Any) -> Any:
-    """A tuple whose numbers are constants, inside out."""
     if isinstance(value, tuple):
         items = map(_with_constants, value)
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -145,7 +141,7 @@ def aggregate(cls: type) -> type:
 
 
 def _annotation(cls: type, kind: Any) -> Any:
-    """The type that a field is annotated with, also where that is text."""
+    """The type that a field is annotated with, also as text."""
     if not isinstance(kind, str):
         return kind
     scope: dict[str, Any] = dict(vars(sys.modules.get(cls.__module__, sys)))
@@ -156,7 +152,7 @@ def _annotation(cls: type, kind: Any) -> Any:
 
 
 def aggregate_replace(obj: Any, **fields: Any) -> Any:
-    """A copy of an aggregate with other values in some fields. Raises TypeError for what it has not."""
+    """A copy with other values in some fields. Raises TypeError for fields it has not."""
     if not isinstance(obj, Aggregate):
         raise TypeError(f"aggregate_replace expects an aggregate instance, found {obj!r}")
     for name in fields:
@@ -167,7 +163,6 @@ def aggregate_replace(obj: Any, **fields: Any) -> Any:
 
 @builtin
 def _replaced(obj: Any, *, _b: KernelBuilder, **fields: Any) -> Any:
-    """`aggregate_replace` in a kernel."""
     made = aggregate_replace(obj, **fields)
     return made.changed({k: to_tensor(_b, v) for k, v in made.values.items() if made.fields[k] is tensor})
 

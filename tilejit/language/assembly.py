@@ -15,11 +15,12 @@ def inline_asm_elementwise(asm: str, constraints: str, args: Any, dtype: Any, is
                            _b: KernelBuilder) -> Any:
     """PTX of the author's for every `pack` elements of `args`, which are broadcast to one shape.
 
-    Returns a tensor of `dtype`, or one of each where that is a tuple; a pointer type is one, too.
+    Returns a tensor of `dtype` (which may be a pointer type), or one of each where that is a tuple.
 
-    `asm` names registers $0, $1, ..: those of the results, then those of the arguments, each with a constraint (LLVM's
-    for PTX: "=r,=r,r,l,f,h,d"). Elements below 32 bits share registers of 32, as many as `pack` allows. `is_pure`: it
-    does nothing but compute its results, which depend on the arguments alone."""
+    `asm` names registers $0, $1, ..: those of the results, then of the arguments, each with a constraint (LLVM's for
+    PTX: "=r,=r,r,l,f,h,d"). Elements below 32 bits share registers of 32, as many as `pack` allows. `is_pure`: it only
+    computes its results, which depend on the arguments alone.
+    """
     many = isinstance(unwrap(dtype), (tuple, list))
     types = [sem.as_dtype(t) for t in (unwrap(dtype) if many else (dtype,))]
     if not types:
@@ -39,7 +40,7 @@ def inline_asm_elementwise(asm: str, constraints: str, args: Any, dtype: Any, is
 
 
 def _word(constraints: str, i: int, pack: int) -> DType:
-    """What the register of result i, an address, holds; one of 32 bits is extended, as authors of dummies write."""
+    """What the register of result i, an address, holds; one of 32 bits is extended."""
     return uint32 if pack == 1 and constraints.split(",")[i:i + 1] in (["=r"], [" =r"]) else uint64
 
 

@@ -14,7 +14,7 @@ _SCOPES = ("cta", "gpu", "sys")
 
 
 def _order(what: str, sem: Any, scope: Any, legal: tuple[str, ...], default: str = "acq_rel") -> dict[str, Any]:
-    """The attributes of an atomic: memory order and scope; raises CompilationError for what it cannot have."""
+    """Memory order and scope; raises CompilationError for what an atomic cannot have."""
     order, reach = constant(sem, f"{what}'s sem") or default, constant(scope, f"{what}'s scope") or "gpu"
     if order not in legal:
         raise CompilationError(f"{what} only supports {' and '.join(legal)} semantics: Memory semantic {order} not "
@@ -81,7 +81,7 @@ def atomic_cas(pointer: tensor, cmp: Any, val: Any, sem: Any = None, scope: Any 
 
 @builtin(method=True)
 def atomic_load(pointer: tensor, mask: Any = None, sem: Any = None, scope: Any = None, *, _b: KernelBuilder) -> tensor:
-    """Elements at `pointer`, loaded atomically where `mask` is true; sem is acquire (default) or relaxed."""
+    """sem is acquire (default) or relaxed."""
     ptr, rest = _together(_b, "atomic_load", pointer, [], mask)
     order = _order("atomic_load", sem, scope, ("acquire", "relaxed"), "acquire")
     elem = pointer_elem(pointer, "atomic_load").elem
@@ -92,7 +92,7 @@ def atomic_load(pointer: tensor, mask: Any = None, sem: Any = None, scope: Any =
 @builtin(method=True)
 def atomic_store(pointer: tensor, val: Any, mask: Any = None, sem: Any = None, scope: Any = None, *,
                  _b: KernelBuilder) -> None:
-    """Write `val` at `pointer` atomically where `mask` is true; sem is release (default) or relaxed."""
+    """sem is release (default) or relaxed."""
     written_elem(pointer, "atomic_store")
     ptr, operands = _together(_b, "atomic_store", pointer, [val], mask)
     order = _order("atomic_store", sem, scope, ("release", "relaxed"), "release")

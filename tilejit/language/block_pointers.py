@@ -1,9 +1,8 @@
 """Block pointers: a base, sizes, strides, the offsets of a block, and its shape; `tl.advance` moves the offsets.
 
-Triton had them until 3.8. A load or store becomes that of a descriptor (TMA then, where `passes/lower_desc.py`
-finds that it can) where its literal unit stride, its innermost block of at least 16 bytes and its checks of all bounds
-say that nothing else is meant; the others become loads and stores through pointers, masked where `boundary_check` says
-so, and a line in the report.
+Triton had them until 3.8. A load or store is that of a descriptor (TMA where `passes/lower_desc.py` can) where its
+literal unit stride, its innermost block of at least 16 bytes and its checks of all bounds allow; else it goes through
+pointers, masked by `boundary_check`, with a line in the report.
 """
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tilejit.language.tensor import Compound, KernelBuilder, builtin, tensor
 
 
 class BlockPointer(Compound):
-    """A block of a tensor: `dims` are base, sizes, strides and offsets, numbers or scalars."""
+    """`dims` are base, sizes, strides and offsets, numbers or scalars."""
 
     whole = True
 
@@ -26,7 +25,6 @@ class BlockPointer(Compound):
 
     @property
     def dtype(self) -> Ptr:
-        """The type of the pointer."""
         elem = self.dims[0].elem
         assert isinstance(elem, Ptr)
         return elem
@@ -38,17 +36,15 @@ class BlockPointer(Compound):
 
     @property
     def sizes(self) -> list[Any]:
-        """The tensor's sizes."""
         return self.dims[1:1 + len(self.block)]
 
     @property
     def strides(self) -> list[Any]:
-        """The tensor's strides, in elements."""
+        """In elements."""
         return self.dims[1 + len(self.block):1 + 2 * len(self.block)]
 
     @property
     def offsets(self) -> list[Any]:
-        """Where the block starts."""
         return self.dims[1 + 2 * len(self.block):]
 
     def alike(self, other: Compound) -> bool:
@@ -100,7 +96,7 @@ def make_block_ptr(base: tensor, shape: Any, strides: Any, offsets: Any, block_s
 
 @builtin
 def advance(base: BlockPointer, offsets: Any, *, _b: KernelBuilder) -> BlockPointer:
-    """The block pointer moved by `offsets` elements in each dimension."""
+    """The block pointer moved by `offsets` elements."""
     if not isinstance(base, BlockPointer):
         raise CompilationError(f"advance: expected a block pointer, found {base!r}")
     steps = [unwrap(x) for x in (offsets if isinstance(offsets, (tuple, list)) else (offsets,))]
@@ -162,12 +158,12 @@ def _checked(p: BlockPointer, boundary_check: Any) -> set[int]:
 
 
 def _unit(p: BlockPointer) -> int | None:
-    """The dimension that is contiguous in memory: the last one whose stride is the constant 1."""
+    """The last dimension whose stride is the constant 1."""
     return next((d for d in reversed(range(len(p.block))) if isinstance(p.strides[d], int) and p.strides[d] == 1), None)
 
 
 def _wide(size: Any) -> bool:
-    """Whether 32 bits may not hold a size (a number or a scalar), nor the sums of offsets that are compared with it."""
+    """Whether 32 bits may not hold a size, nor the sums of offsets that are compared with it."""
     return size >= 2 ** 31 if isinstance(size, int) else size.elem.bits == 64
 
 
@@ -203,7 +199,6 @@ def _descriptor(b: KernelBuilder, p: BlockPointer, padding: str) -> tuple[Any, t
 
 
 def _turn(b: KernelBuilder, x: tensor, order: tuple[int, ...]) -> tensor:
-    """x with its dimensions in another order."""
     return x if order == tuple(range(len(order))) else tensor(b("trans", x.value, order=order))
 
 

@@ -19,7 +19,7 @@ def program_id(axis: int, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def num_programs(axis: int, *, _b: KernelBuilder) -> tensor:
-    """Number of programs along grid axis 0, 1 or 2 (int32)."""
+    """Programs along grid axis 0, 1 or 2 (int32)."""
     axis = sem.constant(axis, "the axis of num_programs")
     if axis not in (0, 1, 2):
         raise CompilationError(f"num_programs axis must be 0, 1, or 2 but got {axis}")
@@ -38,19 +38,16 @@ def arange(start: int, end: int, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def full(shape: Any, value: Any, dtype: Any, *, _b: KernelBuilder) -> tensor:
-    """A tile of `shape` filled with `value`."""
     return sem.splat_const(_b, value, sem.as_shape(shape), sem.as_dtype(dtype))
 
 
 @builtin
 def zeros(shape: Any, dtype: Any, *, _b: KernelBuilder) -> tensor:
-    """A tile of zeros."""
     return sem.splat_const(_b, 0, sem.as_shape(shape), sem.as_dtype(dtype))
 
 
 @builtin
 def zeros_like(input: tensor, *, _b: KernelBuilder) -> tensor:
-    """Zeros of the shape and dtype of `input`."""
     return sem.splat_const(_b, 0, input.shape, input.elem)
 
 

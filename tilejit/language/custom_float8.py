@@ -1,7 +1,7 @@
 """fp8e4b15 by integer operations: no chip of ours converts it, and nothing computes with it.
 
-A sign, four bits of exponent with the bias of fp16 (15) and three of mantissa, without infinities and NaN: the bits are
-fp16's without the exponent's highest and the mantissa's seven lowest bits. The largest number is 1.75.
+A sign, four bits of exponent (bias 15, as fp16) and three of mantissa, without infinities and NaN: fp16's bits without
+the exponent's highest and the mantissa's seven lowest. The largest number is 1.75.
 """
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tilejit.language.terms import Term
 
 
 def widened(b: Any, x: tensor) -> tensor:
-    """Elements of fp8e4b15 as fp16, exactly."""
+    """As fp16, exactly."""
     bits = Term(b, x).bits(uint8).cast(uint16)
     return (((bits & 0x7F) << 7) | ((bits & 0x80) << 8)).bits(fp16).tensor
 
 
 def narrowed(b: Any, x: tensor) -> tensor:
-    """Floats as fp8e4b15: truncated to fp16, saturated at 1.75 (NaN too), then rounded to nearest, ties away from
-    zero. (As Triton converts; from fp16 that is one rounding.)"""
+    """Truncated to fp16, saturated at 1.75 (NaN too), then rounded to nearest, ties away from zero, as Triton converts.
+    """
     assert isinstance(x.elem, DType)
     bits = Term(b, sem.cast(b, x, fp16, "rtz" if x.elem.bits > 16 else None)).bits(uint16)
     size = (bits & 0x7FFF).op("minimum", 0x3F00, nan=False)

@@ -15,15 +15,16 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor
 def debug_barrier(*, _b: KernelBuilder) -> None:
     """All threads of the program meet, and see each other's earlier accesses of global and shared memory.
 
-    Needed between a `tl.store` and a `tl.load` of the same global memory in one program: a tile's elements may be
-    loaded by other threads than those that stored them, and nothing else orders the two (as in Triton)."""
+    Needed between a `tl.store` and a `tl.load` of the same global memory in one program: other threads may load an
+    element than the one that stored it (as in Triton).
+    """
     _b.op("debug_barrier")
 
 
 @builtin
 def device_assert(cond: Any, msg: str = "", mask: Any = None, *, _b: KernelBuilder) -> None:
-    """End the launch with `msg` when `cond` is false where `mask` is true; only in kernels compiled with debug=True. A
-    call inside a kernel makes ptxas wait for every wgmma where it is issued."""
+    """End the launch with `msg` when `cond` is false where `mask` is true; only in kernels compiled with debug=True. It
+    makes ptxas wait for every wgmma where it is issued."""
     if _b.debug:  # type: ignore[attr-defined]
         held = sem.to_bool(_b, cond)
         if unwrap(mask) is not None:
@@ -32,8 +33,8 @@ def device_assert(cond: Any, msg: str = "", mask: Any = None, *, _b: KernelBuild
 
 
 def checked(b: KernelBuilder, symbol: str, x: Any, y: Any) -> tensor:
-    """x symbol y; in kernels compiled with debug=True integers of less than 64 bits are asserted not to overflow in +,
-    - and * (unless with sanitize_overflow=False), as in Triton."""
+    """x symbol y; under debug=True integers of less than 64 bits are asserted not to overflow in +, - and * (unless
+    with sanitize_overflow=False), as in Triton."""
     result = sem.binary(b, symbol, x, y)
     t, name = result.elem, {"+": "add", "-": "sub", "*": "mul"}.get(symbol)
     if name and b.sanitize and isinstance(t, DType) and t.is_int() and 1 < t.bits < 64:  # type: ignore[attr-defined]
@@ -52,9 +53,9 @@ def _assert(b: KernelBuilder, held: tensor, message: str) -> None:
 def device_print(prefix: str, *args: Any, hex: bool = False, _b: KernelBuilder) -> None:
     """Print tiles and scalars at run time, one line for each element: `pid (0, 0, 0) idx ( 5) prefix: 2.5`.
 
-    `prefix` is a constant text; `hex` shows bits, of floats hexadecimal digits as C's `%a`. Python's print() is the
-    same. A call inside a kernel costs registers and makes ptxas wait for every wgmma where it is issued: for debugging
-    only."""
+    `prefix` is a constant text; `hex` shows bits, of floats as C's `%a`. Python's print() is the same. It costs
+    registers and makes ptxas wait for every wgmma where it is issued.
+    """
     prefix = unwrap(prefix)
     if not isinstance(prefix, str):
         raise CompilationError(f"device_print: the first argument is a constant text, found {prefix!r}")
@@ -69,7 +70,6 @@ def device_print(prefix: str, *args: Any, hex: bool = False, _b: KernelBuilder) 
 
 
 def _printable(b: KernelBuilder, x: tensor, hex: bool) -> tuple[tensor, str]:
-    """A value in a type that C prints, and the conversion for it."""
     t = x.elem
     if isinstance(t, Ptr):
         return sem.cast(b, x, uint64), "0x%016llx"
@@ -90,7 +90,6 @@ def _printable(b: KernelBuilder, x: tensor, hex: bool) -> tuple[tensor, str]:
 
 @builtin
 def static_assert(cond: Any, msg: str = "", *, _b: KernelBuilder) -> None:
-    """Fail the compilation when a constant condition is false."""
     value = unwrap(cond)
     if isinstance(value, tensor):
         raise CompilationError("static_assert needs a constant condition; use tl.device_assert for tensors")
@@ -101,7 +100,6 @@ def static_assert(cond: Any, msg: str = "", *, _b: KernelBuilder) -> None:
 @builtin
 def static_print(*values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False,
                  _b: KernelBuilder) -> None:
-    """Print at compile time."""
     print(*(unwrap(v) for v in values), sep=sep, end=end, file=file, flush=flush)
 
 

@@ -15,7 +15,7 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor, tensor_descr
 @builtin
 def make_tensor_descriptor(base: tensor, shape: Any, strides: Any, block_shape: Any,
                            padding_option: str = "zero", *, _b: KernelBuilder) -> tensor_descriptor:
-    """A descriptor of the tensor at `base`; sizes and strides in elements, the last stride is 1."""
+    """Of the tensor at `base`; sizes and strides in elements, the last stride is 1."""
     elem = pointer_elem(base, "make_tensor_descriptor").elem
     block = sem.as_shape(block_shape)
     if len(shape) != len(block) or len(strides) != len(block):
@@ -54,12 +54,12 @@ def load_tensor_descriptor(desc: tensor_descriptor, offsets: Any, eviction_polic
 
 @builtin
 def store_tensor_descriptor(desc: tensor_descriptor, offsets: Any, value: Any, *, _b: KernelBuilder) -> None:
-    """Write a block at `offsets`; elements outside the tensor are dropped."""
+    """Write a block; elements outside the tensor are dropped."""
     _b.op("desc_store", desc.value, _block_value(_b, desc, value, "store").value, *_offsets(_b, desc, offsets))
 
 
 def _block_value(b: KernelBuilder, desc: tensor_descriptor, value: Any, what: str) -> tensor:
-    """A value in the descriptor's element type and block shape."""
+    """In the descriptor's element type and block shape."""
     t: Desc = desc.type
     v = sem.cast(b, to_tensor(b, value), t.elem)
     if v.shape != t.block_shape and v.shape:
@@ -79,8 +79,7 @@ def _desc_atomic(kind: str):
 
 def _rows(b: KernelBuilder, desc: tensor_descriptor, x_offsets: Any, y_offset: Any,
           what: str) -> tuple[tensor, tensor]:
-    """Pointers to parts of rows of a matrix, and which of them are inside; TMA of Hopper has no gather, so every row
-    is read and written through pointers."""
+    """Pointers to parts of rows of a matrix, and which of them are inside; TMA of Hopper has no gather."""
     elem, block = desc.dtype, desc.block_shape
     if len(block) != 2:
         raise CompilationError(f"descriptor must be 2D, but got {list(block)}: {what} takes rows of a matrix")
@@ -117,16 +116,16 @@ def _rows(b: KernelBuilder, desc: tensor_descriptor, x_offsets: Any, y_offset: A
 
 
 def gather_rows(desc: tensor_descriptor, x_offsets: tensor, y_offset: Any, *, _b: KernelBuilder) -> tensor:
-    """Part of the rows `x_offsets` (int16 or int32, at least 8) of a matrix, `y_offset` the first column, as
-    [rows, columns of the block]; outside the matrix: the descriptor's padding."""
+    """Part of the rows `x_offsets` (int16 or int32, at least 8) of a matrix, `y_offset` the first column, as [rows,
+    columns of the block]; outside the matrix: the descriptor's padding."""
     pointer, inside = _rows(_b, desc, x_offsets, y_offset, "gather")
     fill = sem.splat_const(_b, float("nan") if desc.padding == "nan" else 0, pointer.shape, desc.dtype)
     return tensor(_b("load", pointer.value, inside.value, fill.value))
 
 
 def scatter_rows(desc: tensor_descriptor, value: Any, x_offsets: tensor, y_offset: Any, *, _b: KernelBuilder) -> None:
-    """Write the rows of a tile to the rows `x_offsets` of a matrix, from column `y_offset` on; what is outside the
-    matrix is dropped. Of rows that are named twice one stays."""
+    """Write a tile's rows to the rows `x_offsets` of a matrix, from column `y_offset` on; what is outside is dropped.
+    Of rows that are named twice one stays."""
     pointer, inside = _rows(_b, desc, x_offsets, y_offset, "scatter")
     v = sem.cast(_b, to_tensor(_b, value), desc.dtype)
     if v.shape != pointer.shape:
@@ -136,7 +135,6 @@ def scatter_rows(desc: tensor_descriptor, value: Any, x_offsets: tensor, y_offse
     _b.op("store", pointer.value, v.value, inside.value)
 
 
-#: What a descriptor can do, by name: `desc.load(offsets)`, `desc.atomic_add(offsets, value)`, ...
 DESCRIPTOR_METHODS = {"load": load_tensor_descriptor, "store": store_tensor_descriptor,
                       "gather": builtin(gather_rows), "scatter": builtin(scatter_rows),
                       **{f"atomic_{k}": _desc_atomic(k) for k in ("add", "min", "max", "and", "or", "xor")}}

@@ -1,9 +1,8 @@
 """Elementary functions in double precision, written with the language's own operations.
 
-Every function takes and gives an fp64 `Term`. Unless it says otherwise, a result is within 4 ulp of the true value over
-the whole range of doubles, subnormal results aside, which may be off by as many smallest subnormals. Polynomials are
-Taylor series on ranges where the rest is below half an ulp; reductions are those of Cody and Waite, 'Software manual
-for the elementary functions' (1980).
+Functions take and give fp64 `Term`s. Unless one says otherwise, results are within 4 ulp over the whole range of
+doubles; subnormal ones may be off by as many smallest subnormals. Polynomials are Taylor series where the rest is below
+half an ulp; reductions are those of Cody and Waite, 'Software manual for the elementary functions' (1980).
 """
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ from collections.abc import Sequence
 from tilejit.ir.types import fp64, int32, int64
 from tilejit.language.terms import Term
 
-#: ln 2 in two parts: the first has 20 zero bits at its end, so that its products with exponents are exact.
+#: ln 2 in two parts: the first ends in 20 zero bits, so that its products with exponents are exact.
 _LN2_HI, _LN2_LO = 0.6931471803691238, 1.9082149292705877e-10
-#: pi / 2 in three parts for fused multiply-adds.
+#: pi / 2 in three parts.
 _PIO2 = (1.5707963267948966, 6.123233995736766e-17, -1.497384905065873e-33)
 #: Added and taken away, it rounds to a whole number; below 2^51.
 _ROUND = 6755399441055744.0
@@ -29,7 +28,7 @@ _ERFCX = (-2.659599690242689e-10, 9.311744978232572e-10, 3.1695881915648173e-09,
 
 
 def horner(x: Term, coefficients: Sequence[float]) -> Term:
-    """The polynomial in x, highest power first."""
+    """Highest power first."""
     total = x.const(coefficients[0])
     for c in coefficients[1:]:
         total = total.fma(x, c)
@@ -37,29 +36,26 @@ def horner(x: Term, coefficients: Sequence[float]) -> Term:
 
 
 def rint(x: Term) -> Term:
-    """The nearest whole number, ties to even."""
+    """Ties to even."""
     near = x.op("add", _ROUND).op("sub", _ROUND)
     return copysign((x.abs() < 2.0 ** 51).where(near, x), x)
 
 
 def trunc(x: Term) -> Term:
-    """The whole part."""
     return copysign(x.abs().op("floor"), x)
 
 
 def copysign(x: Term, sign: Term) -> Term:
-    """x with the sign bit of another."""
     top = -(1 << 63)
     return ((x.bits(int64) & ~top) | (sign.bits(int64) & top)).bits(x.elem)
 
 
 def is_nan(x: Term) -> Term:
-    """Whether x is no number."""
     return x.ne(x)
 
 
 def is_whole(x: Term) -> Term:
-    """Whether x is a whole number (infinities are)."""
+    """Infinities are."""
     return x.op("floor").eq(x)
 
 
@@ -136,27 +132,23 @@ def _logarithm(x: Term, value: Term) -> Term:
 
 
 def log(x: Term) -> Term:
-    """Natural logarithm."""
     e, m = split(x)
     return _logarithm(x, e.fma(_LN2_HI, e.fma(_LN2_LO, _log_of_mantissa(m))))
 
 
 def log2(x: Term) -> Term:
-    """Base-2 logarithm."""
     e, m = split(x)
     return _logarithm(x, _log_of_mantissa(m).fma(1 / host.log(2), e))
 
 
 def log10(x: Term) -> Term:
-    """Base-10 logarithm."""
     e, m = split(x)
     return _logarithm(x, e.fma(host.log10(2), _log_of_mantissa(m) * (1 / host.log(10))))
 
 
 def log1p(x: Term) -> Term:
-    """ln(1 + x), also near 0.
-
-    Goldberg, 'What every computer scientist should know about floating-point arithmetic' (1991), theorem 4."""
+    """ln(1 + x), also near 0 (Goldberg, 'What every computer scientist should know about floating-point arithmetic',
+    1991, theorem 4)."""
     u = x + 1.0
     value = log(u) * (x / (u - 1.0))
     value = u.eq(1.0).where(x, value)
@@ -188,18 +180,18 @@ def _quadrant(r: Term, k: Term) -> Term:
 
 
 def sin(x: Term) -> Term:
-    """Sine; accurate up to |x| = 2^30."""
+    """Accurate up to |x| = 2^30."""
     return _quadrant(*_reduced(x))
 
 
 def cos(x: Term) -> Term:
-    """Cosine; accurate up to |x| = 2^30."""
+    """Accurate up to |x| = 2^30."""
     r, k = _reduced(x)
     return _quadrant(r, k + 1)
 
 
 def tan(x: Term) -> Term:
-    """Tangent; accurate up to |x| = 2^30."""
+    """Accurate up to |x| = 2^30."""
     r, k = _reduced(x)
     s, c = _sine(r), _cosine(r)
     odd = (k & 1).ne(0)
@@ -218,17 +210,15 @@ def _of_pi(x: Term, quarter: int) -> Term:
 
 
 def sinpi(x: Term) -> Term:
-    """sin(pi x)."""
     return _of_pi(x, 0)
 
 
 def cospi(x: Term) -> Term:
-    """cos(pi x)."""
     return _of_pi(x, 1)
 
 
 def _atan_below_one(t: Term) -> Term:
-    """Inverse tangent from 0 to 1."""
+    """From 0 to 1."""
     far = t > 0.41421356237309503
     u = far.where((t - 1.0) / (t + 1.0), t)
     z = u * u
@@ -237,7 +227,6 @@ def _atan_below_one(t: Term) -> Term:
 
 
 def atan(x: Term) -> Term:
-    """Inverse tangent."""
     a = x.abs()
     beyond = a > 1.0
     value = _atan_below_one(beyond.where(1.0 / a, a))
@@ -257,17 +246,14 @@ def atan2(y: Term, x: Term) -> Term:
 
 
 def asin(x: Term) -> Term:
-    """Inverse sine."""
     return atan2(x, ((1.0 - x) * (x + 1.0)).op("sqrt"))
 
 
 def acos(x: Term) -> Term:
-    """Inverse cosine."""
     return atan2(((1.0 - x) * (x + 1.0)).op("sqrt"), x)
 
 
 def sinh(x: Term) -> Term:
-    """Hyperbolic sine."""
     a = x.abs()
     em, half = expm1(a), exp(a * 0.5)
     value = (em + em / (em + 1.0)) * 0.5
@@ -275,39 +261,33 @@ def sinh(x: Term) -> Term:
 
 
 def cosh(x: Term) -> Term:
-    """Hyperbolic cosine."""
     a = x.abs()
     e, half = exp(a), exp(a * 0.5)
     return (a > 700.0).where(half * 0.5 * half, (e + 1.0 / e) * 0.5)
 
 
 def tanh(x: Term) -> Term:
-    """Hyperbolic tangent."""
     em = expm1(x.abs().op("minimum", 25.0) * 2.0)
     return is_nan(x).where(x, copysign(em / (em + 2.0), x))
 
 
 def sigmoid(x: Term) -> Term:
-    """1 / (1 + e^-x)."""
     return 1.0 / (exp(-x) + 1.0)
 
 
 def asinh(x: Term) -> Term:
-    """Inverse hyperbolic sine."""
     a = x.abs()
     value = log1p(a + a * a / ((a.fma(a, 1.0)).op("sqrt") + 1.0))
     return copysign((a > 1e150).where(log(a) + host.log(2), value), x)
 
 
 def acosh(x: Term) -> Term:
-    """Inverse hyperbolic cosine."""
     t = x - 1.0
     value = log1p(t + (t.fma(t, t * 2.0)).op("sqrt"))
     return (x > 1e150).where(log(x) + host.log(2), (x < 1.0).where(float("nan"), value))
 
 
 def atanh(x: Term) -> Term:
-    """Inverse hyperbolic tangent."""
     a = x.abs()
     return copysign(log1p(a * 2.0 / (1.0 - a)) * 0.5, x)
 
@@ -340,14 +320,13 @@ def _erf_below_one(x: Term) -> Term:
 
 
 def erf(x: Term) -> Term:
-    """Error function."""
     a = x.abs()
     far = copysign(1.0 - _erfc_of(a), x)
     return is_nan(x).where(x, (a < 1.0).where(_erf_below_one(x), far))
 
 
 def erfc(x: Term) -> Term:
-    """1 - erf(x), also where that is small; within 16 ulp."""
+    """Also where that is small; within 16 ulp."""
     a = x.abs()
     value = _erfc_of(a)
     value = (x < 0.0).where(2.0 - value, value)

@@ -14,7 +14,7 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor
 @builtin(method=True)
 def cast(input: Any, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False, *,
          _b: KernelBuilder) -> tensor:
-    """Convert to `dtype`; with `bitcast`, reinterpret the bits."""
+    """With `bitcast`, reinterpret the bits."""
     x, t = to_tensor(_b, input), sem.as_dtype(dtype)
     if unwrap(bitcast):
         return x if x.elem == t else tensor(_b("bitcast", x.value, dtype=t))
@@ -30,8 +30,7 @@ def to(input: Any, dtype: Any, fp_downcast_rounding: str | None = None, bitcast:
 
 @builtin
 def where(condition: Any, x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
-    """x where condition else y, element by element. A condition that is not int1 is compared with 0, with a warning, as
-    in Triton."""
+    """x where condition else y. A condition that is not int1 is compared with 0, with a warning, as in Triton."""
     if isinstance(condition, tensor) and condition.elem != int1:
         warnings.warn(f"tl.where with a non-boolean condition is deprecated. Got {condition.elem}", stacklevel=2)
     c = sem.to_bool(_b, condition)
@@ -42,13 +41,11 @@ def where(condition: Any, x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def logical_and(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
-    """Whether both are true (not zero), element by element."""
     return sem.binary(_b, "&", sem.to_bool(_b, x), sem.to_bool(_b, y))
 
 
 @builtin(method=True)
 def logical_or(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
-    """Whether one at least is true (not zero), element by element."""
     return sem.binary(_b, "|", sem.to_bool(_b, x), sem.to_bool(_b, y))
 
 
@@ -68,7 +65,7 @@ def _unary(name: str, symbol: str) -> None:
 
 
 add, sub, mul = (_arithmetic(n, s) for n, s in (("add", "+"), ("sub", "-"), ("mul", "*")))
-#: operators by the names of Python's methods, which kernels may call: `x.__lshift__(4)`
+#: operators by Python's methods, which kernels may call: `x.__lshift__(4)`
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "and": "&", "or": "|",
               "xor": "^", "lshift": "<<", "rshift": ">>"}
 for _name, _symbol in _OPERATORS.items():

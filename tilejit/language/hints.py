@@ -38,11 +38,9 @@ def _hint(b: KernelBuilder, x: Any, what: str, values: Any) -> tensor:
 
 @builtin
 def promote_reuse(input: tensor, *, _b: KernelBuilder) -> tensor:
-    """Promise that the shared memory behind a tile is not needed from here on, and ask for its bytes to be used again.
-
-    Behind a tile are the blocks that TMA loaded for it and the operands of the products that it is a sum of. Returns
-    the tile. Later buffers then take those bytes even where they would not otherwise, behind a separation (a barrier of
-    the threads here, or an mbarrier between roles) if there is none. nvFuser has the idea under the same name."""
+    """Promise that the shared memory behind a tile (blocks that TMA loaded for it, operands of products in it) is not
+    needed from here on, and ask for its bytes to be used again, behind a barrier if nothing else separates. Returns the
+    tile. nvFuser has the idea under the same name."""
     return tensor(_b("promote_reuse", to_tensor(_b, input).value))
 
 
@@ -55,7 +53,7 @@ def assume(cond: Any, *, _b: KernelBuilder) -> None:
 
 @builtin
 def expect_zero(x: Any, mask: Any, *, _b: KernelBuilder) -> tensor:
-    """x, which the author expects to be zero where `mask` is true; kernels compiled with debug=True check it."""
+    """x, expected to be zero where `mask` is true; kernels compiled with debug=True check it."""
     t = to_tensor(_b, x)
     if _b.debug:  # type: ignore[attr-defined]
         clear = sem.unary(_b, "~", sem.to_bool(_b, mask))
@@ -66,7 +64,7 @@ def expect_zero(x: Any, mask: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def condition(arg1: Any, disable_licm: bool = False, *, _b: KernelBuilder) -> Any:
-    """The condition of a `while`, as it is; `disable_licm` changes nothing."""
+    """The condition of a `while`; `disable_licm` changes nothing."""
     return arg1
 
 

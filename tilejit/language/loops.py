@@ -11,10 +11,10 @@ from tilejit.language.tensor import tensor
 class range:
     """A loop that runs on the device; a step that is no constant must be positive.
 
-    `num_stages` is the depth of the rings that feed the loop; `warp_specialize=False` keeps loads in the
-    computing warps. `split_masks`: whether iterations in which masks hide nothing are a loop of their own, without
-    masks (None: where that is worth while). `loop_unroll_factor`: iterations of one trip, where the step is a constant.
-    The other options are hints."""
+    `num_stages` is the depth of the rings that feed the loop; `warp_specialize=False` keeps loads in the computing
+    warps. `split_masks`: whether iterations in which masks hide nothing are a loop of their own (None: where worth
+    while). `loop_unroll_factor`: iterations of one trip, where the step is a constant. Other options are hints.
+    """
 
     def __init__(self, arg1: Any, arg2: Any = None, step: Any = None, num_stages: int | None = None,
                  loop_unroll_factor: int | None = None, disallow_acc_multi_buffer: bool = False,
@@ -42,7 +42,7 @@ class range:
 
 
 class static_range:
-    """A loop unrolled at compile time; its bounds are constants."""
+    """Unrolled at compile time; its bounds are constants."""
 
     def __init__(self, arg1: Any, arg2: Any = None, step: Any = None):
         lo, hi = (0, arg1) if arg2 is None else (arg1, arg2)

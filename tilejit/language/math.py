@@ -42,13 +42,12 @@ tanh = _unary("tanh", "Hyperbolic tangent.")
 
 @builtin(method=True)
 def sqrt_rn(x: Any, *, _b: KernelBuilder) -> tensor:
-    """Square root, correctly rounded (fp32)."""
+    """Correctly rounded (fp32)."""
     return tensor(_b("sqrt", sem.cast(_b, to_tensor(_b, x), fp32).value, ieee=True))
 
 
 @builtin(method=True)
 def abs(x: Any, *, _b: KernelBuilder) -> tensor:
-    """Absolute value."""
     t = Term(_b, x)
     if isinstance(t.elem, DType) and t.elem.is_fp8():
         return (t.bits(uint8) & 0x7F).bits(t.elem).tensor
@@ -57,7 +56,7 @@ def abs(x: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def fma(x: Any, y: Any, z: Any, *, _b: KernelBuilder) -> tensor:
-    """x * y + z with one rounding."""
+    """With one rounding."""
     a, c = sem.common(_b, x, y)
     a, d = sem.common(_b, a, z)
     a, c, d = sem.broadcast(_b, a, sem.cast(_b, c, a.elem), d)
@@ -66,7 +65,7 @@ def fma(x: Any, y: Any, z: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def umulhi(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
-    """High half of the product of the bits of x and y as unsigned integers; the result has their type."""
+    """High half of the product of x and y as unsigned integers; the result has their type."""
     a, c = sem.common(_b, x, y)
     of = a.elem
     if not isinstance(of, DType) or not of.is_int_signed():
@@ -77,14 +76,14 @@ def umulhi(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def fdiv(x: Any, y: Any, ieee_rounding: bool = False, *, _b: KernelBuilder) -> tensor:
-    """x / y; correctly rounded if ieee_rounding."""
+    """Correctly rounded if ieee_rounding."""
     a, c = sem.common(_b, x, y)
     return tensor(_b("div", a.value, c.value, ieee=bool(unwrap(ieee_rounding))))
 
 
 @builtin
 def div_rn(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
-    """x / y, correctly rounded."""
+    """Correctly rounded."""
     return fdiv(x, y, True, _b=_b)
 
 
@@ -94,14 +93,14 @@ def _is_propagating(nan: Any) -> bool:
 
 @builtin
 def maximum(x: Any, y: Any, propagate_nan: Any = None, *, _b: KernelBuilder) -> tensor:
-    """Larger of two, of bf16 in fp32 (as in Triton); a NaN loses unless propagate_nan is ALL."""
+    """Of bf16 in fp32 (as in Triton); a NaN loses unless propagate_nan is ALL."""
     a, c = sem.common(_b, sem.from_bf16(_b, x), sem.from_bf16(_b, y))
     return tensor(_b("maximum", a.value, c.value, nan=_is_propagating(propagate_nan)))
 
 
 @builtin
 def minimum(x: Any, y: Any, propagate_nan: Any = None, *, _b: KernelBuilder) -> tensor:
-    """Smaller of two, of bf16 in fp32 (as in Triton); a NaN loses unless propagate_nan is ALL."""
+    """Of bf16 in fp32 (as in Triton); a NaN loses unless propagate_nan is ALL."""
     a, c = sem.common(_b, sem.from_bf16(_b, x), sem.from_bf16(_b, y))
     return tensor(_b("minimum", a.value, c.value, nan=_is_propagating(propagate_nan)))
 

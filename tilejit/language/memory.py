@@ -12,7 +12,7 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor, tensor_descr
 
 
 def mask_to(b: KernelBuilder, mask: Any, shape: tuple[int, ...], what: str) -> tensor:
-    """A boolean mask at `shape`; raises CompilationError for another type."""
+    """At `shape`; raises CompilationError for another type."""
     m = to_tensor(b, mask)
     if m.elem != int1:
         raise CompilationError(f"{what}: the mask must be a boolean tile, found {m.elem}: write mask != 0")
@@ -28,7 +28,7 @@ def pointer_elem(x: Any, what: str) -> Ptr:
 
 
 def written_elem(x: Any, what: str) -> Ptr:
-    """`pointer_elem` of a pointer that is written through; raises CompilationError for one of a tl.const parameter."""
+    """As `pointer_elem`; raises CompilationError for one of a tl.const parameter."""
     t = pointer_elem(x, what)
     if t.const:
         raise CompilationError(f"{what}: Cannot store to a constant pointer: its parameter is marked tl.const")
@@ -47,7 +47,8 @@ def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: A
          volatile: bool = False, *, _b: KernelBuilder) -> tensor:
     """Elements at `pointer` (a scalar or tile of pointers); where `mask` is false: `other`, or zero.
 
-    Tiles of pointers, mask and other have one shape after broadcasting."""
+    Pointers, mask and other are broadcast to one shape.
+    """
     if isinstance(pointer, tensor_descriptor):
         raise CompilationError("load of a descriptor: write desc.load(offsets)")
     cache, evict = sem.constant(cache_modifier, "cache_modifier"), sem.constant(eviction_policy, "eviction_policy")
@@ -80,7 +81,7 @@ def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: A
 @builtin(method=True)
 def store(pointer: tensor, value: Any, mask: Any = None, boundary_check: Any = (),
           cache_modifier: str = "", eviction_policy: str = "", *, _b: KernelBuilder) -> None:
-    """Write `value` (cast to the element type) at `pointer` where `mask` is true."""
+    """Write `value` (cast to the element type) where `mask` is true."""
     cache, evict = sem.constant(cache_modifier, "cache_modifier"), sem.constant(eviction_policy, "eviction_policy")
     if isinstance(pointer, BlockPointer):
         if unwrap(mask) is not None:

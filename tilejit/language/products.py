@@ -22,7 +22,6 @@ PRECISIONS = ("tf32", "ieee", *PARTS)
 
 
 def _transposed(x: Any, b: KernelBuilder) -> tensor:
-    """The last two dimensions exchanged."""
     rank = len(x.shape)
     return permute(x, (*range(rank - 2), rank - 1, rank - 2), _b=b)
 
@@ -34,15 +33,15 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
     """input [.., M, K] @ other [.., K, N] (+ acc [.., M, N]), batched over the dimensions ahead; any size from 1 on.
 
     fp16, bf16, fp32, fp64, int8 or uint8 on both sides, or any two kinds of fp8. Sums are fp32 (fp64 of fp64, int32 of
-    integers, fp16 where fp16 inputs give a result of fp16); the result has the dtype of `acc`, or `out_dtype`: float32,
-    or float16 where inputs are fp16 or fp8.
+    integers, fp16 where fp16 inputs give fp16); the result has the dtype of `acc`, or `out_dtype`: float32, or float16
+    of fp16 or fp8.
     input_precision, of fp32 inputs: "tf32" (10 bits of fraction, the default), "tf32x3" and "bf16x6" (about fp32),
     "bf16x3" (about 16 bits), "ieee" (fp32 multiply-adds, without tensor cores). allow_tf32: "tf32" or "ieee".
-    max_num_imprecise_acc, of fp8 inputs: after so many elements of K what tensor cores have summed, with fewer bits
-    than fp32 has, is added in fp32 (default: never).
-    depth: elements of K that are multiplied, the first so many (a multiple of 32 bytes; default: all). The others may
-    be anything: so the last block of a ragged K need not take as long as a whole one.
-    trans_a, trans_b: `input` [.., K, M], `other` [.., N, K] are transposed first (Triton before 2.1 had these)."""
+    max_num_imprecise_acc, of fp8 inputs: after so many elements of K the tensor cores' sum, which has fewer bits than
+    fp32, is added in fp32 (default: never).
+    depth: how many elements of K are multiplied (a multiple of 32 bytes; default: all); the rest may be anything.
+    trans_a, trans_b: `input` [.., K, M], `other` [.., N, K] are transposed first (as in Triton before 2.1).
+    """
     a, c, out_dtype = input, other, unwrap(out_dtype)
     a, c = (_transposed(x, _b) if unwrap(flag) else x for x, flag in ((a, trans_a), (c, trans_b)))
     ta, tc = _operand("lhs", a), _operand("rhs", c)
@@ -81,7 +80,7 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
 
 
 def _operand(side: str, x: Any) -> DType:
-    """The dtype of an operand. Raises CompilationError for what is no tile of numbers."""
+    """Raises CompilationError for what is no tile of numbers."""
     if not isinstance(x, tensor) or len(x.shape) < 2 or not isinstance(x.elem, DType):
         raise CompilationError(f"dot: {side} must be a tile of numbers of rank 2 or more, found {x!r}: "
                                "input and other must have equal ranks >= 2")
@@ -89,7 +88,7 @@ def _operand(side: str, x: Any) -> DType:
 
 
 def _product_shape(a: tuple[int, ...], c: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the product of tiles of these shapes. Raises CompilationError where they do not go together."""
+    """Raises CompilationError where the tiles do not go together."""
     if len(a) != len(c):
         raise CompilationError(f"dot: input and other must have equal ranks >= 2, found {list(a)} and {list(c)}")
     if a[:-2] != c[:-2]:
@@ -102,7 +101,7 @@ def _product_shape(a: tuple[int, ...], c: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _result_dtype(ta: DType, total: DType, acc: tensor | None, out: Scalar | None) -> Scalar:
-    """The dtype of a product. Raises CompilationError for one that Triton does not give, or that is not acc's."""
+    """Raises CompilationError for a dtype that Triton does not give, or that is not acc's."""
     if ta.is_float and str(out or (acc.elem if acc is not None else "")) == "bf16":
         raise CompilationError("dot: out_dtype=bfloat16 is unsupported. Please use out_dtype=float32/float16 and cast "
                                "with `.to(tl.bfloat16)`")
@@ -116,7 +115,7 @@ def _result_dtype(ta: DType, total: DType, acc: tensor | None, out: Scalar | Non
 
 
 def _precision(ta: DType, asked: Any, allow_tf32: Any) -> dict[str, Any]:
-    """The attribute of fp32 products that says how they are computed."""
+    """How fp32 products are computed."""
     if asked is not None and allow_tf32 is not None:
         raise CompilationError("dot: Only one of input_precision and allow_tf32 can be specified")
     precision = asked or ("tf32" if allow_tf32 in (None, True) else "ieee")
@@ -126,7 +125,6 @@ def _precision(ta: DType, asked: Any, allow_tf32: Any) -> dict[str, Any]:
 
 
 def _promotion(k: int, fp8: bool, asked: Any) -> dict[str, Any]:
-    """The attribute of fp8 products whose sums are promoted."""
     if asked is None or not fp8:
         return {}
     if asked > k:

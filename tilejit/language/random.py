@@ -1,7 +1,7 @@
 """Random numbers: counters through Philox, so that equal seeds and offsets give equal bits everywhere.
 
 Salmon, Moraes, Dror and Shaw, 'Parallel random numbers: as easy as 1, 2, 3' (SC 2011). Key schedule, conversion to
-floats and the Box-Muller transform are those of Triton, bit for bit in integers and uniform floats.
+floats and the Box-Muller transform are Triton's, bit for bit in integers and uniform floats.
 """
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from tilejit.language.semantics import to_tensor
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 from tilejit.language.terms import Term
 
-#: Rounds that are made unless a kernel asks for others.
 ROUNDS = 10
-#: Type of the counters -> what is added to the two keys every round, and what the counters are multiplied by.
+#: Type of the counters -> increments of the two keys, multipliers of the counters.
 _CONSTANTS = {uint32: (0x9E3779B9, 0xBB67AE85, 0xD2511F53, 0xCD9E8D57),
               uint64: (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B, 0xD2E7470EE14C6C93, 0xCA5A826395121157)}
 
@@ -32,7 +31,7 @@ def _integer(b: KernelBuilder, x: Any, what: str) -> Term:
 @builtin
 def philox_impl(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, n_rounds: int = ROUNDS, *,
                 _b: KernelBuilder) -> tuple:
-    """`n_rounds` rounds of Philox on four counters and two keys, all uint32 or all uint64 of shapes that broadcast."""
+    """On four counters and two keys, all uint32 or all uint64, of shapes that broadcast."""
     a0, a1, a2, a3, key0, key1 = (Term(_b, t) for t in sem.broadcast(
         _b, *(to_tensor(_b, x) for x in (c0, c1, c2, c3, k0, k1))))
     if a0.elem not in _CONSTANTS or any(t.elem != a0.elem for t in (a1, a2, a3, key0, key1)):
@@ -64,7 +63,7 @@ def philox(seed: Any, c0: Any, c1: Any, c2: Any, c3: Any, n_rounds: int = ROUNDS
 
 @builtin
 def randint4x(seed: Any, offset: Any, n_rounds: int = ROUNDS, *, _b: KernelBuilder) -> tuple:
-    """Four tiles of random uint32 in the shape of `offset`; four times the numbers of randint at the same cost."""
+    """Four tiles of random uint32 in the shape of `offset`, at the cost of one of randint."""
     at = _integer(_b, offset, "randint4x: the offset")
     low = at.cast(uint32)
     zero = low.const(0)
@@ -92,13 +91,13 @@ def uint_to_uniform_float(x: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def rand4x(seed: Any, offsets: Any, n_rounds: int = ROUNDS, *, _b: KernelBuilder) -> tuple:
-    """Four tiles of fp32 uniform in [0, 1), in the shape of `offsets`."""
+    """Four tiles of fp32 uniform in [0, 1)."""
     return tuple(uint_to_uniform_float(x, _b=_b) for x in randint4x(seed, offsets, n_rounds, _b=_b))
 
 
 @builtin
 def rand(seed: Any, offset: Any, n_rounds: int = ROUNDS, *, _b: KernelBuilder) -> tensor:
-    """A tile of fp32 uniform in [0, 1), in the shape of `offset`."""
+    """fp32 uniform in [0, 1), in the shape of `offset`."""
     return uint_to_uniform_float(randint(seed, offset, n_rounds, _b=_b), _b=_b)
 
 
@@ -112,14 +111,14 @@ def pair_uniform_to_normal(u1: Any, u2: Any, *, _b: KernelBuilder) -> tuple:
 
 @builtin
 def randn4x(seed: Any, offset: Any, n_rounds: int = ROUNDS, *, _b: KernelBuilder) -> tuple:
-    """Four tiles of standard normal fp32, in the shape of `offset`."""
+    """Four tiles of standard normal fp32."""
     u = rand4x(seed, offset, n_rounds, _b=_b)
     return (*pair_uniform_to_normal(u[0], u[1], _b=_b), *pair_uniform_to_normal(u[2], u[3], _b=_b))
 
 
 @builtin
 def randn(seed: Any, offset: Any, n_rounds: int = ROUNDS, *, _b: KernelBuilder) -> tensor:
-    """A tile of standard normal fp32, in the shape of `offset`."""
+    """Standard normal fp32, in the shape of `offset`."""
     u = randint4x(seed, offset, n_rounds, _b=_b)
     return pair_uniform_to_normal(*(uint_to_uniform_float(x, _b=_b) for x in u[:2]), _b=_b)[0]
 

@@ -20,7 +20,7 @@ Combine = Callable[[list[tensor], list[tensor]], list]
 
 
 def axis_of(axis: Any, rank: int, what: str) -> int:
-    """A constant axis from 0 on; raises CompilationError outside of the tile's rank."""
+    """From 0 on; raises CompilationError outside of the tile's rank."""
     axis = sem.constant(axis, f"{what}'s axis")
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise CompilationError(f"{what}: axis {axis} is out of range for a tile of rank {rank}")
@@ -28,7 +28,7 @@ def axis_of(axis: Any, rank: int, what: str) -> int:
 
 
 def region_of(b: KernelBuilder, xs: list[tensor], combine: Combine) -> Block:
-    """The region of a fold of tensors: combine(left, right) on scalars of their types."""
+    """The region of a fold: combine(left, right) on scalars of the tensors' types."""
     region = Block(tuple(x.elem for x in xs) * 2)
     outer, b.block, at, b.at = b.block, region, b.at, None
     try:
@@ -45,7 +45,7 @@ def region_of(b: KernelBuilder, xs: list[tensor], combine: Combine) -> Block:
 
 
 def user_combine(b: KernelBuilder, fn: Any) -> Combine:
-    """A kernel function of 2n scalars that returns n as a combine function."""
+    """A kernel function of 2n scalars that returns n."""
     def combine(left: list[tensor], right: list[tensor]) -> list:
         r = b.call(fn, [*left, *right], {})
         return list(r) if isinstance(r, (tuple, list)) else [r]
@@ -54,7 +54,7 @@ def user_combine(b: KernelBuilder, fn: Any) -> Combine:
 
 
 def widened(b: KernelBuilder, x: tensor, dtype: Any) -> tensor:
-    """x in the type in which it is summed: `dtype`, or at least 32 bits for integers."""
+    """In the type in which x is summed: `dtype`, or at least 32 bits for integers."""
     if unwrap(dtype) is not None:
         return sem.cast(b, x, sem.as_dtype(dtype))
     if isinstance(x.elem, DType) and x.elem.is_int() and x.elem.bits < 32:
@@ -63,7 +63,7 @@ def widened(b: KernelBuilder, x: tensor, dtype: Any) -> tensor:
 
 
 def fold(b: KernelBuilder, xs: list[tensor], axis: Any, combine: Combine, keep_dims: bool, what: str) -> list[tensor]:
-    """Reduce tensors of one shape along an axis (None: all elements) with combine(b, left, right)."""
+    """Reduce tensors of one shape along an axis (None: all elements)."""
     keep_dims = bool(unwrap(keep_dims))
     shape = xs[0].shape
     if not shape:
@@ -85,7 +85,7 @@ def fold(b: KernelBuilder, xs: list[tensor], axis: Any, combine: Combine, keep_d
 
 @builtin(method=True)
 def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, *, _b: KernelBuilder) -> Any:
-    """Reduce a tensor, or a tuple of tensors, with a kernel function combine_fn(left.., right..)."""
+    """Reduce a tensor, or a tuple of them, with a kernel function combine_fn(left.., right..)."""
     many = isinstance(unwrap(input), (tuple, list))
     xs = [to_tensor(_b, x) for x in unwrap(input)] if many else [to_tensor(_b, input)]
     if any(x.shape != xs[0].shape for x in xs):
@@ -97,7 +97,7 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, *, _
 @builtin(method=True)
 def sum(input: tensor, axis: Any = None, keep_dims: bool = False, dtype: Any = None, *,
         _b: KernelBuilder) -> tensor:
-    """Sum; integers below 32 bits are summed in 32 bits, floats in their own type (or in `dtype`)."""
+    """Integers below 32 bits are summed in 32 bits, floats in their own type (or in `dtype`)."""
     x = widened(_b, to_tensor(_b, input), dtype)
     symbol = "^" if x.elem == int1 else "+"                  # one bit, which wraps
     return fold(_b, [x], axis, lambda a, c: [sem.binary(_b, symbol, a[0], c[0])], keep_dims, "sum")[0]
@@ -105,7 +105,6 @@ def sum(input: tensor, axis: Any = None, keep_dims: bool = False, dtype: Any = N
 
 @builtin(method=True)
 def xor_sum(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: KernelBuilder) -> tensor:
-    """Exclusive or of all elements along an axis."""
     x = to_tensor(_b, input)
     if not (isinstance(x.elem, DType) and x.elem.is_int()):
         raise CompilationError(f"xor_sum only supported for integers, found {x.elem}")
@@ -114,7 +113,6 @@ def xor_sum(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: Ker
 
 @builtin(method=True)
 def reduce_or(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: KernelBuilder) -> tensor:
-    """Bitwise or of all elements along an axis."""
     x = to_tensor(_b, input)
     if not (isinstance(x.elem, DType) and x.elem.is_int()):
         raise CompilationError(f"reduce_or only supported for integers, found {x.elem}")
@@ -133,8 +131,8 @@ def _extreme(name: str, symbol: str, input: tensor, axis: Any, return_indices: A
 
 
 def _arg(name: str, symbol: str, x: tensor, axis: Any, left: Any, keep_dims: Any, b: KernelBuilder) -> tuple:
-    """Value and int32 index of the extreme (of the elements in row-major order without an axis); ties go to the lowest
-    index if `left`, a NaN loses to any number."""
+    """Value and int32 index of the extreme (in row-major order without an axis); ties go to the lowest index if `left`,
+    a NaN loses to any number."""
     rank = len(x.shape)
     if unwrap(axis) is None:
         x, at = reshape(x, (x.numel,), _b=b), 0
@@ -164,30 +162,27 @@ def _arg(name: str, symbol: str, x: tensor, axis: Any, left: Any, keep_dims: Any
 @builtin(method=True)
 def max(input: tensor, axis: Any = None, return_indices: bool = False,
         return_indices_tie_break_left: bool = True, keep_dims: bool = False, *, _b: KernelBuilder) -> Any:
-    """Largest element along an axis (with its int32 index if asked); NaN loses. Elements below 32
-    bits are widened: floats to fp32, integers to int32."""
+    """Largest element along an axis (with its int32 index if asked); NaN loses. Elements below 32 bits are widened:
+    floats to fp32, integers to int32."""
     return _extreme("maximum", ">", input, axis, return_indices, return_indices_tie_break_left, keep_dims, _b)
 
 
 @builtin(method=True)
 def min(input: tensor, axis: Any = None, return_indices: bool = False,
         return_indices_tie_break_left: bool = True, keep_dims: bool = False, *, _b: KernelBuilder) -> Any:
-    """Smallest element along an axis (with its int32 index if asked); NaN loses. Elements below 32
-    bits are widened: floats to fp32, integers to int32."""
+    """Smallest element, as `max`."""
     return _extreme("minimum", "<", input, axis, return_indices, return_indices_tie_break_left, keep_dims, _b)
 
 
 @builtin(method=True)
 def argmax(input: tensor, axis: Any = None, tie_break_left: bool = True, keep_dims: bool = False, *,
            _b: KernelBuilder) -> tensor:
-    """Index of the largest element along an axis."""
     return _arg("maximum", ">", input, axis, tie_break_left, keep_dims, _b)[1]
 
 
 @builtin(method=True)
 def argmin(input: tensor, axis: Any = None, tie_break_left: bool = True, keep_dims: bool = False, *,
            _b: KernelBuilder) -> tensor:
-    """Index of the smallest element along an axis."""
     return _arg("minimum", "<", input, axis, tie_break_left, keep_dims, _b)[1]
 
 
@@ -207,10 +202,11 @@ def histogram(input: tensor, num_bins: Any, mask: Any = None, *, _b: KernelBuild
 
 @builtin
 def map_elementwise(scalar_fn: Any, *args: Any, pack: Any = 1, _b: KernelBuilder) -> Any:
-    """scalar_fn, a kernel function of scalars that may branch on them, applied to each element of `args`, which are
-    broadcast to one shape; as many tensors as it returns.
+    """scalar_fn, a kernel function of scalars that may branch on them, applied to each element of `args`, broadcast to
+    one shape; as many tensors as it returns.
 
-    With `pack` it takes so many elements of the first argument, then of the second, .., and returns in that order."""
+    With `pack` it takes so many elements of the first argument, then of the second, .., and returns in that order.
+    """
     count = sem.constant(pack, "map_elementwise's pack")
     if not args:
         raise CompilationError("map_elementwise must have at least 1 input tensor")

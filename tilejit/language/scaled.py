@@ -11,7 +11,7 @@ from tilejit.language.semantics import unwrap
 from tilejit.language.shape import expand_dims, join, reshape, trans
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
-#: format -> its element type; None for two numbers a byte.
+#: None for two numbers a byte.
 FORMATS: dict[str, DType | None] = {"e2m1": None, "e4m3": fp8e4nv, "e5m2": fp8e5, "bf16": bf16, "fp16": fp16}
 
 
@@ -24,8 +24,9 @@ def dot_scaled(lhs: tensor, lhs_scale: Any, lhs_format: str, rhs: tensor, rhs_sc
     Formats: e2m1 (uint8, two numbers a byte, the first in the lower half: neighbours along K, or along M or N where
     `k_pack` is false), e4m3, e5m2 (fp8 or uint8), bf16, fp16. Scales are powers of two, e8m0 in uint8, one for 32 (or
     16, from the shapes) elements of K: lhs_scale [.., M, K / 32], rhs_scale [.., N, K / 32], not transposed; or None. A
-    scale of 0xff makes its numbers NaN (with `fast_math`: undefined). Operands are widened to bf16, or to fp16 where
-    one of them is fp16, scaled there, and multiplied by the tensor cores."""
+    scale of 0xff makes its numbers NaN (with `fast_math`: undefined). Operands are widened to bf16 (fp16 where one is)
+    and scaled there.
+    """
     formats = [_format(side, unwrap(f)) for side, f in (("lhs", lhs_format), ("rhs", rhs_format))]
     packs = [bool(unwrap(x)) for x in (lhs_k_pack, rhs_k_pack)]
     if sem.as_dtype(out_dtype) != fp32:
@@ -62,7 +63,7 @@ def _format(side: str, name: Any) -> str:
 
 
 def _group(k: int, scales: list[tensor | None]) -> int:
-    """The elements of K that share a scale: 32, or what the shapes of the scales say."""
+    """Elements of K that share a scale: 32, or what the shapes of the scales say."""
     found = [k // s.shape[-1] if len(s.shape) > 1 and s.numel > 1 else None for s in scales if s is not None]
     given = [g for g in found if g]
     if len(given) == 2 and given[0] != given[1]:
@@ -73,7 +74,7 @@ def _group(k: int, scales: list[tensor | None]) -> int:
 
 
 def _widened(b: KernelBuilder, x: tensor, name: str, k_pack: bool, dim: int, wide: DType, side: str) -> tensor:
-    """An operand's numbers in a 16-bit type; dim: along which two numbers share a byte."""
+    """In a 16-bit type; dim: along which two numbers share a byte."""
     elem = FORMATS[name]
     if elem is None:
         if x.elem != uint8:
@@ -92,8 +93,9 @@ def _widened(b: KernelBuilder, x: tensor, name: str, k_pack: bool, dim: int, wid
 def _of_halves(b: KernelBuilder, x: tensor, dim: int, wide: DType) -> tensor:
     """Numbers of e2m1, two a byte, side by side along `dim`.
 
-    Exponent and fraction are put where those of the 16-bit type end: that number is right but for the difference of the
-    biases, subnormal ones included, and one exact product makes up for that."""
+    Exponent and fraction go to the end of the 16-bit type's: right but for the difference of the biases, subnormals
+    too, which one exact product makes up for.
+    """
     fraction, bias = (7, 127) if wide == bf16 else (10, 15)
 
     def number(half: tensor) -> tensor:
@@ -111,7 +113,7 @@ def _of_halves(b: KernelBuilder, x: tensor, dim: int, wide: DType) -> tensor:
 
 
 def _scaled(b: KernelBuilder, x: tensor, scale: tensor, exact: bool) -> tensor:
-    """x [.., R, K] times scale [.., R, K / group], each for `group` neighbours along K."""
+    """x [.., R, K] times scale [.., R, K / group]."""
     shape = x.shape
     assert isinstance(x.elem, DType)
 

@@ -10,7 +10,7 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
 
 def scan(b: KernelBuilder, xs: list[tensor], axis: Any, combine: Any, reverse: Any, what: str) -> list[tensor]:
-    """Inclusive prefix fold of tensors of one shape with combine(left, right), from the end if `reverse`."""
+    """Of tensors of one shape with combine(left, right), from the end if `reverse`."""
     sem.whole_powers(xs[0], what)
     at = axis_of(axis, len(xs[0].shape), what)
     op = b.op("scan", *(x.value for x in xs), regions=[region_of(b, xs, combine)], axis=at,
@@ -20,8 +20,8 @@ def scan(b: KernelBuilder, xs: list[tensor], axis: Any, combine: Any, reverse: A
 
 @builtin(method=True)
 def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, *, _b: KernelBuilder) -> Any:
-    """Inclusive prefix fold along `axis` of a tensor, or of a tuple of tensors of one shape, with an associative
-    combine_fn(left.., right..), a kernel function; from the end towards the start if `reverse`."""
+    """Inclusive prefix fold along `axis` of a tensor, or a tuple of tensors of one shape, with an associative kernel
+    function combine_fn(left.., right..); from the end if `reverse`."""
     many = isinstance(unwrap(input), (tuple, list))
     xs = sem.broadcast(_b, *(to_tensor(_b, x) for x in (unwrap(input) if many else (input,))))
     out = scan(_b, xs, axis, user_combine(_b, combine_fn), reverse, "associative_scan")
@@ -30,15 +30,14 @@ def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = Fal
 
 @builtin(method=True)
 def cumsum(input: Any, axis: Any = 0, reverse: bool = False, dtype: Any = None, *, _b: KernelBuilder) -> tensor:
-    """Running sums along `axis`; integers below 32 bits are summed in 32 bits and bf16 in fp32, or in `dtype`."""
+    """Integers below 32 bits are summed in 32 bits and bf16 in fp32, or in `dtype`."""
     x = widened(_b, sem.from_bf16(_b, to_tensor(_b, input)), dtype)
     return scan(_b, [x], axis, lambda a, c: [sem.binary(_b, "+", a[0], c[0])], reverse, "cumsum")[0]
 
 
 @builtin(method=True)
 def cumprod(input: Any, axis: Any = 0, reverse: bool = False, dtype: Any = None, *, _b: KernelBuilder) -> tensor:
-    """Running products along `axis`; integers below 32 bits are multiplied in 32 bits and bf16 in fp32, or in
-    `dtype`."""
+    """Types as in `cumsum`."""
     x = widened(_b, sem.from_bf16(_b, to_tensor(_b, input)), dtype)
     return scan(_b, [x], axis, lambda a, c: [sem.binary(_b, "*", a[0], c[0])], reverse, "cumprod")[0]
 

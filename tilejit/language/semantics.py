@@ -1,8 +1,8 @@
 """Types of expressions: promotion, broadcasting, casts and operators, as Triton defines them.
 
-A Python number is weak: next to a tensor of its own or a higher kind (bool < int < float) it takes the
-tensor's type (one that a variable holds does not, see `variables.py`). Between tensors: fp64 > fp32 >
-fp16 > bf16, and integers promote as in C. `/` and `%` on 16-bit floats compute in fp32.
+A Python number is weak: next to a tensor of its own or a higher kind (bool < int < float) it takes the tensor's type
+(one that a variable holds does not, see `variables.py`). Between tensors: fp64 > fp32 > fp16 > bf16, and integers
+promote as in C. `/` and `%` on 16-bit floats compute in fp32.
 """
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ _KIND = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
 def unwrap(x: Any) -> Any:
-    """The value of a constexpr, anything else as it is."""
     return x.value if isinstance(x, constexpr) else x
 
 
 def constant(x: Any, what: str) -> Any:
-    """The value of a compile-time constant; raises for a tensor, naming `what`."""
+    """Raises for a tensor, naming `what`."""
     x = unwrap(x)
     if isinstance(x, tensor):
         raise CompilationError(f"{what} must be a constant: mark the argument as tl.constexpr")
@@ -51,7 +50,7 @@ def constant(x: Any, what: str) -> Any:
 
 
 def literal_type(x: bool | int | float) -> DType:
-    """The type of a Python number on its own; raises for an integer that no 64-bit type holds."""
+    """Raises for an integer that no 64-bit type holds."""
     t = scalar_type(x)
     if t is None:
         raise CompilationError(f"integer {x} does not fit 64 bits")
@@ -59,14 +58,13 @@ def literal_type(x: bool | int | float) -> DType:
 
 
 def int_range(t: DType) -> tuple[int, int]:
-    """Smallest and largest value of an integer type."""
     if t.is_signed:
         return -(1 << (t.bits - 1)), (1 << (t.bits - 1)) - 1
     return 0, (1 << t.bits) - 1
 
 
 def to_tensor(b: Builder, x: Any, dtype: DType | None = None) -> tensor:
-    """A tensor for a value of the body: numbers become constants (of `dtype` if given)."""
+    """Numbers become constants (of `dtype` if given)."""
     x = unwrap(x)
     if isinstance(x, tensor):
         return x
@@ -126,7 +124,6 @@ def folded(symbol: str, x: Any, y: Any, result: Any) -> Any:
 
 
 def cast(b: Builder, x: tensor, to: Scalar, rounding: str | None = None) -> tensor:
-    """x converted to another element type (itself if it has that type)."""
     if x.elem == to:
         return x
     if isinstance(x.elem, Ptr) and to is int1:
@@ -151,7 +148,7 @@ def cast(b: Builder, x: tensor, to: Scalar, rounding: str | None = None) -> tens
 
 
 def broadcast_shape(a: tuple[int, ...], c: tuple[int, ...]) -> tuple[int, ...]:
-    """The common shape of two shapes, aligned at their last dimensions; raises if there is none."""
+    """Aligned at their last dimensions; raises if there is none."""
     rank = max(len(a), len(c))
     wide_a, wide_c = (1,) * (rank - len(a)) + a, (1,) * (rank - len(c)) + c
     out = []
@@ -164,7 +161,6 @@ def broadcast_shape(a: tuple[int, ...], c: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def broadcast_to(b: Builder, x: tensor, shape: tuple[int, ...]) -> tensor:
-    """x repeated to `shape`."""
     if x.shape == shape:
         return x
     if not x.shape:
@@ -177,7 +173,6 @@ def broadcast_to(b: Builder, x: tensor, shape: tuple[int, ...]) -> tensor:
 
 
 def broadcast(b: Builder, *xs: tensor) -> list[tensor]:
-    """All tensors at their common shape."""
     shape, *others = [x.shape for x in xs]
     if others.count(shape) == len(others):
         return list(xs)
@@ -187,13 +182,12 @@ def broadcast(b: Builder, *xs: tensor) -> list[tensor]:
 
 
 def from_bf16(b: Builder, x: Any) -> Any:
-    """An operand in fp32 if it is of bf16: what extremes and running sums work on."""
+    """In fp32 if it is bf16: what extremes and running sums work on."""
     x = unwrap(x)
     return cast(b, x, fp32) if isinstance(x, tensor) and x.elem is bf16 else x
 
 
 def common(b: Builder, x: Any, y: Any, div: str = "") -> tuple[tensor, tensor]:
-    """Two operands with one type and one shape."""
     x, y = unwrap(x), unwrap(y)
     wx, wy = isinstance(x, Number), isinstance(y, Number)
     ax = literal_type(x) if wx else x.elem
@@ -217,7 +211,7 @@ _ARITH = {"+": "add", "-": "sub", "*": "mul"}
 
 
 def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
-    """`x symbol y` where at least one operand is a tensor."""
+    """At least one operand is a tensor."""
     x, y = unwrap(x), unwrap(y)
     for v in (x, y):
         if not isinstance(v, _OPERAND):
@@ -257,8 +251,7 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
 
 
 def _shift_right(b: Builder, x: Any, y: Any, tx: tensor, ty: tensor) -> tensor:
-    """x >> y, given in their common type too: x's own type says whether its sign is shifted in (y's, if x is a
-    number), as in Triton."""
+    """As in Triton x's own type, not the common one, says whether its sign is shifted in (y's, if x is a number)."""
     left, common = (x if isinstance(x, tensor) else y).elem, tx.elem
     assert isinstance(left, DType) and isinstance(common, DType)
     if left.is_signed == common.is_signed or common.is_signed:  # not negative: both shifts give the same
@@ -276,7 +269,7 @@ def _is_pointer(x: Any) -> bool:
 
 
 def _pointer(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
-    """Pointer plus or minus an integer offset, in elements."""
+    """Offsets are in elements."""
     if _is_pointer(y):
         if symbol == "-":
             raise CompilationError("cannot subtract a pointer")
@@ -291,7 +284,7 @@ def _pointer(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
 
 
 def unary(b: Builder, symbol: str, x: tensor) -> tensor:
-    """-x, ~x, +x; `not x` is handled as a comparison with zero."""
+    """-x, ~x, +x; `not x` is a comparison with zero."""
     if symbol == "+":
         return x
     if symbol == "-":
@@ -308,13 +301,12 @@ def unary(b: Builder, symbol: str, x: tensor) -> tensor:
 
 
 def to_bool(b: Builder, x: Any) -> tensor:
-    """x != 0 as int1."""
     t = to_tensor(b, x)
     return t if t.elem == int1 else cast(b, t, int1)
 
 
 def as_dtype(x: Any) -> Scalar:
-    """A dtype from a dtype, a pointer type, the type of a tile or a dtype's name."""
+    """From a dtype, a pointer type, the type of a tile or a dtype's name."""
     x = unwrap(x)
     x = x.scalar if isinstance(x, block_type) else x
     if isinstance(x, OtherDType):
@@ -331,7 +323,8 @@ def as_shape(x: Any, what: str = "") -> tuple[int, ...]:
     """A tile shape: constants, each a power of two, at most 2^20 elements. `what`: the error's first line.
 
     Of a product the columns may be another multiple of 16 below 512, 256 for each of the CTAs that divide them (also
-    with the last ones of a size apart, as [12, 2, 8] for 192), and the rows 192 or 384, for three warpgroups."""
+    with the last sizes apart, as [12, 2, 8] for 192), and the rows 192 or 384, for three warpgroups.
+    """
     x = unwrap(x)
     dims = tuple(unwrap(d) for d in (x if isinstance(x, (tuple, list)) else (x,)))
     dims = tuple(int(d) if isinstance(d, bool) else d for d in dims)
@@ -357,7 +350,7 @@ def as_shape(x: Any, what: str = "") -> tuple[int, ...]:
 
 
 def whole_powers(x: tensor, what: str) -> None:
-    """Raise CompilationError for a tile of which a size is no power of two, where an op needs such sizes."""
+    """Raise CompilationError for other sizes."""
     if any(d & (d - 1) for d in x.shape):
         raise CompilationError(f"{what}: expected a tile whose sizes are powers of two, found {list(x.shape)}")
 
@@ -373,7 +366,6 @@ def splat_const(b: Builder, value: Any, shape: tuple[int, ...], dtype: Scalar) -
 
 
 def same_type(x: tensor, y: tensor) -> bool:
-    """True if two tensors have the same shape and element type."""
     return x.shape == y.shape and x.elem == y.elem
 
 

@@ -12,7 +12,6 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
 @builtin
 def broadcast(input: Any, other: Any, *, _b: KernelBuilder) -> tuple:
-    """Both tensors at their common shape."""
     return tuple(sem.broadcast(_b, to_tensor(_b, input), to_tensor(_b, other)))
 
 
@@ -22,7 +21,6 @@ def _varargs(args: tuple) -> tuple:
 
 @builtin(method=True)
 def broadcast_to(input: tensor, *shape: Any, _b: KernelBuilder) -> tensor:
-    """`input` repeated to `shape`."""
     return sem.broadcast_to(_b, to_tensor(_b, input), sem.as_shape(_varargs(shape)))
 
 
@@ -45,7 +43,7 @@ def expand_dims(input: tensor, axis: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def reshape(input: tensor, *shape: Any, can_reorder: bool = False, _b: KernelBuilder) -> tensor:
-    """The same elements in row-major order under another shape."""
+    """The same elements in row-major order."""
     given = _varargs(shape)
     if not given:
         return item(input, _b=_b)
@@ -65,7 +63,7 @@ def view(input: tensor, *shape: Any, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def ravel(x: tensor, can_reorder: bool = False, *, _b: KernelBuilder) -> tensor:
-    """As a rank-1 tile."""
+    """As rank 1."""
     return reshape(x, (x.numel,), _b=_b)
 
 
@@ -82,7 +80,7 @@ def item(input: tensor, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def squeeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
-    """Without dimension `dim`, which has size 1."""
+    """Without dimension `dim`, of size 1."""
     at = _dim(dim, len(x.shape), "squeeze")
     if x.shape[at] != 1:
         raise CompilationError(f"squeeze: dimension {at} of {list(x.shape)} has size {x.shape[at]}, not 1")
@@ -91,7 +89,6 @@ def squeeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def unsqueeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
-    """With a dimension of size 1 inserted at `dim`."""
     return expand_dims(x, _dim(dim, len(x.shape) + 1, "unsqueeze"), _b=_b)
 
 
@@ -122,7 +119,7 @@ def _dim(dim: Any, rank: int, what: str) -> int:
 
 @builtin
 def cat(input: tensor, other: tensor, can_reorder: bool = False, dim: Any = 0, *, _b: KernelBuilder) -> tensor:
-    """`input` followed by `other` along `dim`; both have one shape. The order is kept, also where it need not be."""
+    """Both have one shape. The order is always kept."""
     x, y = sem.common(_b, input, other)
     if input.shape != other.shape or not x.shape:
         raise CompilationError(f"cat: two tiles of the same shape expected, found {list(input.shape)} and "
@@ -147,7 +144,6 @@ def trans(input: tensor, *dims: Any, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def permute(input: tensor, *dims: Any, _b: KernelBuilder) -> tensor:
-    """Permute dimensions."""
     return trans(input, *dims, _b=_b)
 
 
@@ -163,7 +159,7 @@ def join(a: Any, b: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def split(a: tensor, *, _b: KernelBuilder) -> tuple:
-    """The two halves of a last dimension of size 2."""
+    """The halves of a last dimension of size 2."""
     if not a.shape or a.shape[-1] != 2:
         raise CompilationError(f"split: the last dimension must be 2, found {list(a.shape)}")
     if len(a.shape) == 1:

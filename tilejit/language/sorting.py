@@ -13,7 +13,6 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
 
 def _last(x: tensor, dim: Any, what: str) -> int:
-    """The size of the last dimension, which `dim` must name."""
     rank, at = len(x.shape), sem.constant(dim, f"{what}'s dim")
     if not rank:
         raise CompilationError(f"{what}: expected a tile, found a scalar")
@@ -25,7 +24,7 @@ def _last(x: tensor, dim: Any, what: str) -> int:
 
 
 def _runs(b: KernelBuilder, x: tensor, run: int, falling: bool | None, bitonic: bool = True) -> tensor:
-    """Runs of `run` elements sorted: each of them is bitonic, or anything."""
+    """Runs of `run` elements sorted."""
     return tensor(b("sort_runs", x.value, axis=len(x.shape) - 1, run=run, falling=falling, bitonic=bitonic))
 
 
@@ -37,7 +36,7 @@ def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
         return (largest if descending else smallest)(x, -1, keep_dims=True, _b=b)
     x = _runs(b, x, k, None if k < n else descending, bitonic=False)
     for stage in range(log_k + 1, log_n + 1):
-        # of two runs of k, one rising and one falling, the better of each pair is a bitonic run with the k best
+        # of two runs of k, one rising and one falling, the better of each pair make a bitonic run with the k best
         pairs = reshape(x, (*x.shape[:-1], x.shape[-1] // (2 * k), 2, k), _b=b)
         better = (largest if descending else smallest)(pairs, -2, _b=b)
         x = reshape(better, (*x.shape[:-1], x.shape[-1] // 2), _b=b)
@@ -47,8 +46,8 @@ def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
 
 @builtin(method=True)
 def sort(x: tensor, dim: Any = None, descending: Any = False, *, _b: KernelBuilder) -> tensor:
-    """Sorted along the last dimension (a power of two); rising, or falling if `descending`. No place for NaNs is
-    promised, nor an order of equal elements that differ in bits."""
+    """Along the last dimension (a power of two); rising, or falling if `descending`. NaNs and equal elements of
+    different bits may land anywhere."""
     x = to_tensor(_b, x)
     return _sorted(_b, x, _last(x, dim, "sort"), bool(sem.constant(descending, "sort's descending")))
 
@@ -57,7 +56,8 @@ def sort(x: tensor, dim: Any = None, descending: Any = False, *, _b: KernelBuild
 def topk(x: tensor, k: Any, dim: Any = None, descending: Any = True, *, _b: KernelBuilder) -> tensor:
     """The k largest elements along the last dimension, falling (the smallest, rising, if not `descending`).
 
-    k is a power of two. Elements below 32 bits are widened as by max where k is less than the size."""
+    k is a power of two. Elements below 32 bits are widened as by max where k is less than the size.
+    """
     x = to_tensor(_b, x)
     n, count = _last(x, dim, "topk"), sem.constant(k, "topk's k")
     if not isinstance(count, int) or count < 1:
@@ -72,7 +72,7 @@ def topk(x: tensor, k: Any, dim: Any = None, descending: Any = True, *, _b: Kern
 
 @builtin
 def bitonic_merge(x: tensor, dim: Any = None, descending: Any = False, *, _b: KernelBuilder) -> tensor:
-    """Sorted along the last dimension, where every line is bitonic (a rising run beside a falling one)."""
+    """Sorted, where every line is bitonic (a rising run beside a falling one)."""
     x = to_tensor(_b, x)
     n = _last(x, dim, "bitonic_merge")
     falling = bool(sem.constant(descending, "bitonic_merge's descending"))

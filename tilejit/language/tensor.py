@@ -1,7 +1,7 @@
 """The values of a kernel body: `tensor` (a tile or a scalar in tile IR) and tensor descriptors.
 
-A builtin is a function marked by `@builtin`; it receives the IR builder in the keyword `_b`, which the
-frontend supplies. Operators on tensors are dispatched by the frontend to `semantics.py`.
+A function marked by `@builtin` gets the IR builder in the keyword `_b`, from the frontend. Operators on tensors are
+dispatched by the frontend to `semantics.py`.
 """
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of, fp32, fp64
 
 
 class KernelBuilder(Builder):
-    """An IR builder that can also inline a kernel function: `call(fn, args, kwargs)`."""
+    """A builder that can also inline a kernel function: `call(fn, args, kwargs)`."""
 
     call: Callable[..., Any]
     notes: list[Record]
 
     def note(self, kind: str, line: str) -> None:
-        """A line of the report, about what is being built."""
+        """A line of the report."""
         where = self.loc.short() if self.loc is not None else ""
         record = Record(kind, f"{line} ({where})" if where else line, where)
         if record not in self.notes:              # loops are built more than once
@@ -35,7 +35,7 @@ METHODS: dict[str, Callable[..., Any]] = {}
 
 
 def builtin(fn: Callable[..., Any] | None = None, *, method: bool = False) -> Callable[..., Any]:
-    """Mark a function of the tile language; with `method`, tensors have it too."""
+    """With `method`, tensors have it too."""
     def mark(f: Callable[..., Any]) -> Callable[..., Any]:
         code = getattr(f, "__code__", None)
         semantic = code is not None and "_semantic" in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
@@ -88,7 +88,6 @@ class constexpr:
 
 
 def _computes(symbol: str) -> Callable[..., constexpr]:
-    """A method of constexpr, and the operator's on the values."""
     compute = getattr(operator, symbol)
 
     def method(x: constexpr, *others: Any) -> constexpr:
@@ -110,8 +109,7 @@ for _symbol in "eq ne lt le gt ge neg pos invert".split():
 
 
 class constexpr_type:
-    """The type of a constant: which one it is. It equals the type that the number has as a scalar too, as constants
-    that a kernel's variables hold stay constants here."""
+    """The type of a constant: which one it is. It also equals the type that the number has as a scalar."""
 
     def __init__(self, value: Any):
         self.value: Any = value.value if isinstance(value, constexpr) else value
@@ -129,7 +127,7 @@ class constexpr_type:
 
 
 class tuple_type:
-    """The type of a tuple: those of its items, and the names that a named tuple has for them."""
+    """Its items' types, and the names of a named tuple."""
 
     def __init__(self, types: Any, fields: Any = None):
         self.types, self.fields = list(types), list(fields or "") or None
@@ -148,15 +146,14 @@ class tuple_type:
 
 
 def type_of(x: Any) -> Any:
-    """The type of a value of a kernel body, as `x.type` gives it."""
+    """As `x.type` gives it."""
     if isinstance(x, tuple):
         return tuple_type([type_of(e) for e in x], getattr(x, "_fields", None))
     return x.type if hasattr(x, "type") else constexpr_type(x)
 
 
 def scalar_type(x: Any) -> DType | None:
-    """The type of a number alone: int1, the smallest of int32, uint32, int64 and uint64, fp32 or fp64; None if it is no
-    number or fits none."""
+    """The type of a number alone: int1, the smallest of int32, uint32, int64 and uint64, fp32 or fp64; else None."""
     if isinstance(x, bool):
         return int1
     if isinstance(x, int):
@@ -183,19 +180,15 @@ class block_type:
         return hash((self.scalar, self.shape) if self.shape else self.scalar)
 
     def get_block_shapes(self) -> tuple[int, ...]:
-        """The shape."""
         return self.shape
 
     def with_element_ty(self, scalar: Scalar) -> block_type:
-        """The type of tiles of this shape with other elements."""
         return block_type(scalar, self.shape)
 
     def is_ptr(self) -> bool:
-        """True for a tile of pointers or a pointer."""
         return isinstance(self.scalar, Ptr)
 
     def is_block(self) -> bool:
-        """True for a tile."""
         return bool(self.shape)
 
 
@@ -242,20 +235,19 @@ class tensor:
 class Compound:
     """A value made of other values, as tuples are: where paths of a program meet, what differs are its parts.
 
-    `whole`: it is taken apart only where it is not one and the same on every path."""
+    `whole`: it is taken apart only where it is not one and the same on every path.
+    """
 
     whole = False
 
     def alike(self, other: Compound) -> bool:
-        """True if the other one is made in the same way, of as many parts."""
+        """Whether the other one is made in the same way, of as many parts."""
         raise NotImplementedError
 
     def parts(self, b: KernelBuilder) -> list[Any]:
-        """What it is made of."""
         raise NotImplementedError
 
     def remade(self, b: KernelBuilder, parts: list[Any]) -> Compound:
-        """One like this, of other parts."""
         raise NotImplementedError
 
     def part(self, b: KernelBuilder, x: Any, i: int) -> Any:
@@ -263,14 +255,14 @@ class Compound:
         return x
 
     def same(self, other: Compound) -> bool:
-        """True if the other one is this very value."""
         return self is other
 
 
 class tensor_descriptor(Compound):
-    """A descriptor in a kernel: `.load(offsets)`, `.store(offsets, value)`, `.shape`, `.strides`, ...
+    """`.load(offsets)`, `.store(offsets, value)`, `.shape`, `.strides`, ...
 
-    Its parts are base, sizes and all strides but the last, which is 1; numbers where they are constants."""
+    Its parts are base, sizes and all strides but the last, which is 1; numbers where they are constants.
+    """
 
     whole = True
 

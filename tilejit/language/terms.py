@@ -11,7 +11,7 @@ from tilejit.language.tensor import KernelBuilder, tensor
 
 
 def _operator(symbol: str, swap: bool = False) -> Callable[[Term, Any], Term]:
-    """The method of a Python operator; `swap`: the term stands on its right."""
+    """`swap`: the term stands on its right."""
     def compute(self: Term, other: Any) -> Term:
         other = other.tensor if isinstance(other, Term) else other
         left, right = (other, self.tensor) if swap else (self.tensor, other)
@@ -23,7 +23,8 @@ def _operator(symbol: str, swap: bool = False) -> Callable[[Term, Any], Term]:
 class Term:
     """A tensor and the builder that computes with it: `(x * y + 1).value`, with the language's own rules of types.
 
-    Comparisons give terms as well; `op` applies any op of tile IR with operands of one type."""
+    Comparisons give terms as well; `op` applies any op of tile IR with operands of one type.
+    """
 
     __slots__ = ("b", "tensor")
 
@@ -32,32 +33,29 @@ class Term:
 
     @property
     def elem(self) -> Scalar:
-        """The element type."""
         return self.tensor.elem
 
     def new(self, x: tensor) -> Term:
-        """Another tensor as a term."""
         return Term(self.b, x)
 
     def const(self, value: float) -> Term:
-        """A number in this term's type and shape."""
+        """In this term's type and shape."""
         return self.new(sem.splat_const(self.b, value, self.tensor.shape, self.elem))
 
     def op(self, name: str, *others: Any, **attrs: Any) -> Term:
-        """The op `name` of this term and others; numbers take its type and shape."""
+        """Numbers take this term's type and shape."""
         values = [o.tensor.value if isinstance(o, Term) else self.const(o).tensor.value for o in others]
         return self.new(tensor(self.b(name, self.tensor.value, *values, **attrs)))
 
     def fma(self, y: Any, z: Any) -> Term:
-        """self * y + z, rounded once."""
+        """Rounded once."""
         return self.op("fma", y, z)
 
     def cast(self, dtype: Scalar) -> Term:
-        """Converted to another type."""
         return self.new(sem.cast(self.b, self.tensor, dtype))
 
     def bits(self, dtype: Scalar) -> Term:
-        """The same bits as another type of that width."""
+        """The same bits as another type."""
         return self if self.elem == dtype else self.new(tensor(self.b("bitcast", self.tensor.value, dtype=dtype)))
 
     def where(self, yes: Any, no: Any) -> Term:
@@ -68,7 +66,6 @@ class Term:
         return self.new(tensor(self.b("select", c.value, a.value, z.value)))
 
     def abs(self) -> Term:
-        """Absolute value."""
         return self.op("abs")
 
     def __neg__(self) -> Term:

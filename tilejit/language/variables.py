@@ -1,8 +1,7 @@
 """Numbers that variables hold: still constants, for sizes and ranges, but of a type of their own beside tensors.
 
-In Triton `c = 0.5` makes c a scalar of fp32 (and `c = N` one of int32): `x * c` is fp32 for an x of fp16, where
-`x * 0.5` is fp16. A number stays a plain one, which takes the type of the tensor, where it is written out and where
-its variable is annotated as tl.constexpr.
+In Triton `c = 0.5` makes c a scalar of fp32 (and `c = N` one of int32): `x * c` is fp32 for an x of fp16, where `x *
+0.5` is fp16. A number written out, or whose variable is annotated as tl.constexpr, takes the tensor's type.
 """
 from __future__ import annotations
 
@@ -12,14 +11,10 @@ from tilejit.language.tensor import constexpr, scalar_type
 
 
 class held_int(int):
-    """An integer that a variable holds."""
-
     type = property(scalar_type)
 
 
 class held_float(float):
-    """A float that a variable holds."""
-
     type = property(scalar_type)
 
 
@@ -35,5 +30,4 @@ def held(x: Any) -> Any:
 
 
 def is_held(x: Any) -> bool:
-    """Whether x is a number with a type of its own."""
     return isinstance(x, (held_int, held_float))

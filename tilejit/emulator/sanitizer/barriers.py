@@ -18,8 +18,8 @@ from tilejit.emulator.sanitizer.world import World
 
 @dataclass
 class Barrier:
-    """One mbarrier: its init, and whether fence.mbarrier_init followed; what has been published (`open`, arrivals
-    of earlier phases too) and what a wait on the last completed phase learns (`done`)."""
+    """One mbarrier: its init, and whether fence.mbarrier_init followed; what is published (`open`, arrivals of earlier
+    phases too) and what a wait on the last completed phase learns (`done`)."""
 
     name: str
     init: Access
@@ -31,7 +31,7 @@ class Barrier:
 
 
 class Barriers:
-    """mbarriers, named barriers and cluster barriers of one cluster."""
+    """Those of one cluster."""
 
     def __init__(self, world: World, reporter: Reporter, shared: SharedMemory, lifetime: Lifetime):
         self.world, self.reporter, self.shared, self.lifetime = world, reporter, shared, lifetime
@@ -42,7 +42,7 @@ class Barriers:
 
     # -- mbarriers -----------------------------------------------------------------------------------
     def init(self, agent: WarpId, pc: int, cta: int, offset: int, live: bool) -> None:
-        """mbarrier.init: a write of 8 bytes that begins a barrier's life."""
+        """A write of 8 bytes that begins a barrier's life."""
         w, name = self.world, self.reporter.program.barrier_name(pc, offset)
         if live:
             self.reporter.add(kinds.BARRIER_LIVE, f"mbarrier.init on {name}, which is live", pc, (agent,), name)
@@ -60,7 +60,7 @@ class Barriers:
         return old is not None
 
     def inval(self, agent: WarpId, pc: int, cta: int, offset: int) -> None:
-        """mbarrier.inval: the bytes are ordinary again."""
+        """The bytes are ordinary again."""
         if not self._end(cta, offset):
             name = f"mbarrier {offset:#x}"
             told = f"mbarrier.inval of {name}, which is not live"
@@ -69,7 +69,7 @@ class Barriers:
         self.shared.access(self.world, cta, np.array([offset]), BARRIER_BYTES, now)
 
     def used(self, agent: WarpId, pc: int, cta: int, offset: int) -> Barrier | None:
-        """The barrier at a place that a warp uses; it must know of the init."""
+        """The barrier that a warp uses; it must know of the init."""
         b = self.mbarriers.get((cta, offset))
         if b is not None and not b.init.known_to(self.world.clocks[self.world.slot(agent)]):
             r = self.reporter
@@ -79,7 +79,6 @@ class Barriers:
         return b
 
     def arrive(self, agent: WarpId, pc: int, cta: int, offset: int, sem: str) -> None:
-        """An arrival of a warp."""
         b = self.used(agent, pc, cta, offset)
         self.lifetime.used(self.world.warp_access(agent, pc, "atomic", True), cta)
         clock = self.world.publish(self.world.slot(agent), sem)
@@ -87,13 +86,12 @@ class Barriers:
             b.open = b.open.join(clock)
 
     def expect(self, agent: WarpId, pc: int, cta: int, offset: int, phase: int, count: int) -> None:
-        """expect_tx."""
         b = self.used(agent, pc, cta, offset)
         if b is not None:
             b.bytes.expect(agent, pc, phase, count)
 
     def issue(self, op: Op) -> None:
-        """An operation that will complete on an mbarrier starts."""
+        """An operation that will complete on an mbarrier."""
         assert op.barrier is not None
         b = self.used(op.agent, op.pc, *op.barrier)
         if b is None:
@@ -106,7 +104,7 @@ class Barriers:
                               b.init.pc)
 
     def init_fence(self, agent: WarpId) -> None:
-        """fence.mbarrier_init: the inits of the warp so far are visible to everybody who learns of them."""
+        """The inits of the warp so far are visible to everybody who learns of them."""
         for b in self.mbarriers.values():
             if b.init.agent == agent:
                 b.fenced = True
@@ -120,7 +118,7 @@ class Barriers:
             b.bytes.brought[phase] += count
 
     def check_bytes(self, all_done: bool) -> None:
-        """The expected bytes of every phase have come; `all_done` as in `Transactions.check`."""
+        """`all_done` as in `Transactions.check`."""
         for (cta, _), b in self.mbarriers.items():
             b.bytes.check(self.reporter, f"{b.name} of CTA {cta}", all_done)
 
@@ -139,20 +137,17 @@ class Barriers:
             b.open = b.open.with_ops(bits)
 
     def completed(self, cta: int, offset: int, phase: int) -> None:
-        """A phase is over."""
         b = self.mbarriers.get((cta, offset))
         if b is not None:
             b.done, b.phase = b.open, phase + 1
 
     def wait(self, agent: WarpId, pc: int, cta: int, offset: int, sem: str) -> None:
-        """A successful wait."""
         b = self.used(agent, pc, cta, offset)
         if b is not None:
             self.world.observe(self.world.slot(agent), b.done, sem)
 
     # -- named barriers and the cluster's --------------------------------------------------------------
     def named_arrive(self, agent: WarpId, pc: int, number: int) -> None:
-        """A warp comes to a named barrier."""
         slot = self.world.slot(agent)
         self.named.setdefault((agent.cta, number), {})[agent] = (self.world.publish(slot, "release"), pc)
 
@@ -168,18 +163,15 @@ class Barriers:
             self.world.learn(self.world.slot(agent), total)
 
     def cluster_arrive(self, agent: WarpId, relaxed: bool) -> None:
-        """barrier.cluster.arrive."""
         self.lifetime.arrive(self.world.slot(agent))
         clock = self.world.publish(self.world.slot(agent), "relaxed" if relaxed else "release")
         self.cluster_open = self.cluster_open.join(clock)
 
     def cluster_complete(self) -> None:
-        """All have arrived."""
         self.cluster_done = self.cluster_open
         self.lifetime.complete()
 
     def cluster_wait(self, agent: WarpId) -> None:
-        """barrier.cluster.wait is over."""
         self.world.learn(self.world.slot(agent), self.cluster_done)
         self.lifetime.wait(self.world.slot(agent))
 

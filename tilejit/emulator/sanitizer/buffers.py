@@ -1,7 +1,5 @@
-"""Names of shared memory: from `shared OFFSET+BYTES: NAME SLOTSxSTRIDE` comments of a kernel, else its variables.
-
-The offsets of comments count from the 1024-byte boundary at or after the extern array.
-"""
+"""Names of shared memory: from `shared OFFSET+BYTES: NAME SLOTSxSTRIDE` comments of a kernel (offsets count from the
+1024-byte boundary at or after the extern array), else its variables."""
 from __future__ import annotations
 
 import re
@@ -14,7 +12,7 @@ _ALIGN = 1024
 
 @dataclass(frozen=True)
 class Named:
-    """Bytes [start, end) of a CTA's window; `stride` bytes from slot to slot, 0 if there are none."""
+    """Bytes [start, end) of a CTA's window; `stride` from slot to slot, 0 if there are none."""
 
     start: int
     end: int
@@ -30,8 +28,6 @@ class Named:
 
 
 class Buffers:
-    """All that has a name in a program's shared memory."""
-
     def __init__(self, program: Any):
         variables = {**program.module.variables, **program.entry.variables}
         offsets = program.decoded.shared_offsets
@@ -48,5 +44,5 @@ class Buffers:
                 self.buffers.append(Named(base + at, base + at + size, found[3], stride if slots > 1 else 0))
 
     def name(self, offset: int) -> str:
-        """What holds the byte, "" if nothing with a name."""
+        """"" if nothing with a name holds the byte."""
         return next((n.at(offset) for n in (*self.buffers, *self.variables) if n.start <= offset < n.end), "")

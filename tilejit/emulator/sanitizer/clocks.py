@@ -1,8 +1,7 @@
 """Vector clocks over warps and asynchronous operations, and a second clock of what is fenced between proxies.
 
-A clock is what an agent knows to have happened: for every warp of the cluster the last tick of its program,
-and the completed parts of asynchronous operations as bits of an integer (operations complete in any order, so
-a counter would not do). Row 1 and `fenced_ops` are the part of that knowledge that a proxy fence covers:
+A clock is what an agent knows to have happened: for every warp the last tick of its program, and the completed parts of
+asynchronous operations as bits (they complete in any order). Row 1 and `fenced_ops` are what a proxy fence covers:
 generic accesses before them are visible to TMA and wgmma. Clocks are never changed, only replaced.
 """
 from __future__ import annotations
@@ -22,29 +21,25 @@ class Clock:
 
     @staticmethod
     def nothing(warps: int) -> Clock:
-        """The clock of who knows nothing."""
         return Clock(np.zeros((2, warps), np.int64))
 
     def join(self, other: Clock) -> Clock:
-        """What either knows."""
         if other is self:
             return self
         return Clock(np.maximum(self.ticks, other.ticks), self.ops | other.ops, self.fenced_ops | other.fenced_ops)
 
     def meet(self, other: Clock) -> Clock:
-        """What both know."""
         return Clock(np.minimum(self.ticks, other.ticks), self.ops & other.ops, self.fenced_ops & other.fenced_ops)
 
     def with_ops(self, bits: int) -> Clock:
-        """Also knows these parts of operations."""
         return self if self.ops | bits == self.ops else Clock(self.ticks, self.ops | bits, self.fenced_ops)
 
     def ticked(self, warp: int) -> Clock:
-        """The warp itself has gone on: what it does from now on is not part of earlier copies of the clock."""
+        """What the warp does from now on is not part of earlier copies of the clock."""
         ticks = self.ticks.copy()
         ticks[SEEN, warp] += 1
         return Clock(ticks, self.ops, self.fenced_ops)
 
     def fenced(self) -> Clock:
-        """After fence.proxy.async: all that is known is visible to the async proxy."""
+        """After fence.proxy.async."""
         return Clock(np.stack([self.ticks[SEEN]] * 2), self.ops, self.ops)

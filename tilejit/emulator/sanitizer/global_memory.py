@@ -1,7 +1,7 @@
 """Global memory: what one CTA writes and another one writes or reads with nothing that orders them.
 
-Only the last write of a byte is kept, so of a read and a later write of another CTA nothing is said: CTAs run in
-the order of their index, and what races in that order is found.
+Only the last write of a byte is kept, so a read and a later write of another CTA are not compared: what races in the
+order of CTA indices is found.
 """
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ class Touch:
 
     @property
     def what(self) -> str:
-        """For messages."""
         return self.kind if self.op is None else f"{self.kind} of {self.op.kind}"
 
 
 class GlobalMemory:
-    """For every byte its last write, in pages that exist where something was written."""
+    """The last write of every byte, in pages made where something was written."""
 
     def __init__(self, reporter: Reporter, ctas: CtaClocks):
         self.reporter, self.ctas = reporter, ctas
@@ -50,7 +49,6 @@ class GlobalMemory:
 
     def access(self, agent: WarpId, pc: int, kind: str, strong: bool, starts: np.ndarray, size: int,
                op: Op | None = None) -> None:
-        """`size` bytes at every start are read, written, or changed atomically."""
         tick = self.ctas.now(agent.cta)
         now = Touch(agent, pc, kind, strong, tick, op)
         if kind == "read":

@@ -1,8 +1,7 @@
-"""Shared memory lives until its CTA's last warp exits: not longer than what other CTAs and copies do with it.
+"""Shared memory lives until its CTA's last warp exits: not longer than other CTAs and copies use it.
 
-Whatever schedule ran, the warps of the CTA that owns the memory must know, when they exit, that the others and
-all operations in flight are done with it. A relaxed cluster barrier is enough for the others, so what it orders is
-kept apart from the clocks.
+Whatever schedule ran, the owner's warps must know, when they exit, that the others and all operations are done with it.
+For the others a relaxed cluster barrier is enough, so what it orders is kept apart from the clocks.
 """
 from __future__ import annotations
 
@@ -18,8 +17,6 @@ from tilejit.emulator.sanitizer.world import World
 
 
 class Lifetime:
-    """Remote uses and exits of one cluster."""
-
     def __init__(self, world: World, reporter: Reporter):
         self.world, self.reporter = world, reporter
         self.left = {cta: world.warps_per_cta for cta in world.ctas}
@@ -39,7 +36,7 @@ class Lifetime:
         self.remote[cta][key] = access
 
     def exits(self, agent: WarpId) -> None:
-        """A warp has exited; with the last one of its CTA the memory is gone."""
+        """With the last warp of its CTA the memory is gone."""
         cta = agent.cta
         self.left[cta] -= 1
         if self.left[cta]:
@@ -52,7 +49,7 @@ class Lifetime:
                 self._report(access, cta)
 
     def _operations(self, cta: int) -> list[Access]:
-        """The accesses of the CTA's own operations that no later access to the same bytes has followed."""
+        """Accesses of the CTA's own operations that no later access to the same bytes has followed."""
         shadow, world = self.world.shadows[cta], self.world
         numbers = set(distinct(shadow.writer))
         for number in distinct(shadow.readers):
@@ -71,9 +68,7 @@ class Lifetime:
         self.arrived = self.arrived.join(self.world.clocks[slot]).join(self.order[slot])
 
     def complete(self) -> None:
-        """All have arrived."""
         self.met = self.arrived
 
     def wait(self, slot: int) -> None:
-        """barrier.cluster.wait is over."""
         self.order[slot] = self.order[slot].join(self.met)

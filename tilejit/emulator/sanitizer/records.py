@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from tilejit.emulator.events import WarpId
 from tilejit.emulator.sanitizer.clocks import FENCED, SEEN, Clock
 
-#: Operations that run in the async proxy (PTX ISA, "Async proxy"); the others are generic.
+#: Operations in the async proxy (PTX ISA, "Async proxy"); the others are generic.
 ASYNC_PROXY = frozenset({"tma_load", "tma_store", "tma_reduce", "bulk_load", "bulk_store", "bulk_reduce", "bulk_smem",
                          "wgmma"})
-#: Operations whose issuers wait for them themselves, by groups.
+#: Operations whose issuers wait for them by groups.
 GROUPED = frozenset({"wgmma", "tma_store", "tma_reduce", "bulk_store", "bulk_reduce", "cp_async"})
 
 
 @dataclass(eq=False)
 class Op:
-    """An asynchronous operation: who issued it, with what knowledge (`at_issue` is that of the
-    instruction, `clock` what counts: a wgmma's is that of its fence); `read_bit` and `write_bits` (by target
-    CTA) are its parts in clocks; `waited` is up to which tick of its own the issuer had waited; `phase` is that of
-    its mbarrier when it was issued, `after` the copies that it follows (cp.async.mbarrier.arrive)."""
+    """An asynchronous operation: who issued it, with what knowledge (`at_issue` the instruction's, `clock` what counts:
+    a wgmma's is that of its fence). `read_bit` and `write_bits` (by target CTA) are its parts in clocks; `waited` the
+    tick up to which the issuer had waited; `phase` that of its mbarrier at issue, `after` the copies that it follows
+    (cp.async.mbarrier.arrive)."""
 
     number: int
     kind: str
@@ -37,11 +37,9 @@ class Op:
 
     @property
     def async_proxy(self) -> bool:
-        """True for TMA, bulk copies and wgmma."""
         return self.kind in ASYNC_PROXY
 
     def all_bits(self) -> int:
-        """Every part."""
         bits = self.read_bit
         for bit in self.write_bits.values():
             bits |= bit
@@ -62,22 +60,20 @@ class Access:
 
     @property
     def writes(self) -> bool:
-        """True for writes and atomics."""
         return self.kind != "read"
 
     @property
     def async_proxy(self) -> bool:
-        """True when made through the async proxy."""
         return self.op is not None and self.op.async_proxy
 
     def known_to(self, clock: Clock) -> bool:
-        """True if it happened before what the clock's owner does now."""
+        """Whether it happened before what the clock's owner does now."""
         if self.op is not None:
             return clock.ops & self.bit == self.bit
         return bool(clock.ticks[SEEN, self.slot] >= self.tick)
 
     def fenced_for(self, clock: Clock) -> bool:
-        """True if a proxy fence lies between it and what the clock's owner does now."""
+        """Whether a proxy fence lies between it and that."""
         if self.op is not None:
             return clock.fenced_ops & self.bit == self.bit
         return bool(clock.ticks[FENCED, self.slot] >= self.tick)

@@ -13,7 +13,7 @@ ACCUMULATOR = 2
 
 
 class Registers:
-    """Findings on the registers of one cluster's warps; `entry` is their number a thread at the start."""
+    """`entry`: registers a thread at the start."""
 
     def __init__(self, reporter: Reporter, entry: int):
         self.reporter, self.entry = reporter, entry
@@ -36,14 +36,13 @@ class Registers:
                           "touched it (or none at all)", pc, (agent,), name)
 
     def uninitialised(self, agent: WarpId, pc: int, register: int) -> None:
-        """A read of what nothing has written."""
         name = self.program.registers[register]
         told = f"{name} is read, and nothing has written it"
         self.reporter.add(kinds.UNINITIALISED_REGISTER, told, pc, (agent,), name)
 
     def issue(self, op: Op, accumulator: list[int], a: list[int]) -> None:
-        """A wgmma takes its registers. It may follow another one on the very same accumulator; other overlaps
-        with one in flight need its wait first (PTX ISA, wgmma.mma_async)."""
+        """A wgmma may follow another one on the very same accumulator; other overlaps with one in flight need its wait
+        first (PTX ISA, wgmma.mma_async)."""
         flying = self.flying.setdefault(op.agent, {})
         for earlier_accumulator, earlier_a in flying.values():
             clash = set(a) & set(earlier_accumulator) | set(accumulator) & set(earlier_a)
@@ -61,5 +60,4 @@ class Registers:
                               f"{budget}", op.pc, (op.agent,), f"{budget} registers")
 
     def done(self, op: Op) -> None:
-        """A wgmma has been waited for."""
         self.flying.get(op.agent, {}).pop(op.number, None)

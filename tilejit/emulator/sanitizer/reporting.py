@@ -8,7 +8,7 @@ from tilejit.emulator.report import Finding
 from tilejit.emulator.sanitizer.buffers import Buffers
 from tilejit.emulator.sanitizer.records import Access, Op
 
-#: Findings of one launch at most: what follows is most likely the same mistake.
+#: Findings of one launch at most.
 MOST_FINDINGS = 50
 
 
@@ -23,7 +23,6 @@ class Reporter:
         self._told: set[tuple[Any, ...]] = set()
 
     def begin(self, program: Any, seed: int) -> None:
-        """A launch begins."""
         self.program, self.seed = program, seed
         self.findings.clear()
         self._told.clear()
@@ -31,7 +30,7 @@ class Reporter:
 
     def add(self, kind: str, message: str, pc: int, agents: tuple[WarpId, ...], subject: str = "",
             other: int = -1, place: object = None) -> None:
-        """A finding at instruction `pc`; told once for the same kind, lines and `place`."""
+        """Told once for the same kind, lines and `place`."""
         key = (kind, pc, other, place)
         if key in self._told or len(self.findings) >= MOST_FINDINGS:
             return

@@ -22,8 +22,6 @@ from tilejit.emulator.sanitizer.world import World
 
 @dataclass
 class Parts:
-    """What watches one running cluster."""
-
     world: World
     barriers: Barriers
     lifetime: Lifetime
@@ -31,11 +29,11 @@ class Parts:
 
 
 class Sanitizer(Listener):
-    """Checks one launch after another; `findings` are those of the last one. Its options say how PTX is read:
+    """Checks one launch after another; `findings` are those of the last one.
 
-    wgmma_after_fence: a wgmma counts from its warps' last wgmma.fence, since PTX does not order it after other
-    earlier instructions; False takes the instruction itself.
-    fence_reads: a generic read, too, must be fenced before an asynchronous write to the same bytes.
+    wgmma_after_fence: a wgmma counts from its warps' last wgmma.fence, since PTX does not order it after other earlier
+    instructions; False takes the instruction itself. fence_reads: a generic read, too, must be fenced before an
+    asynchronous write to the same bytes.
     """
 
     def __init__(self, wgmma_after_fence: bool = True, fence_reads: bool = False) -> None:
@@ -250,7 +248,7 @@ class Sanitizer(Listener):
         self.maps.read(agent, pc, address)
 
     def diverged(self, agent: WarpId, pc: int, lanes: int, together: int) -> None:
-        # The machine itself reports the aligned instructions that it does not run in its virtual machine.
+        # The machine itself reports the aligned instructions that it carries out in Python.
         if pc not in self.reporter.program.decoded.externals:
             told = f"{self.reporter.program.text(pc)!r} needs lanes {together:#010x} together, {lanes:#010x} execute it"
             self.reporter.add(kinds.DIVERGENT, told, pc, (agent,))

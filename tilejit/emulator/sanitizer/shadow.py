@@ -1,8 +1,7 @@
 """Shadow of one CTA's shared memory: for every byte who wrote it last and who has read it since.
 
-Bytes hold numbers: of the last writing access, and of a set of reading accesses. Sets and accesses are few and
-interned, so an instruction that touches thousands of bytes costs a few array operations and one check per
-distinct number.
+Bytes hold numbers of the last writing access and of a set of reading accesses, interned: an instruction costs a few
+array operations and one check per distinct number.
 """
 from __future__ import annotations
 
@@ -31,29 +30,27 @@ class Region:
         self.at: slice | np.ndarray = slice(low, low + n) if dense else rows
 
     def get(self, array: np.ndarray) -> np.ndarray:
-        """The numbers of the region's bytes."""
         return array.reshape(-1, self.width)[self.at]
 
     def put(self, array: np.ndarray, values: np.ndarray | int) -> None:
-        """Replace them."""
         array.reshape(-1, self.width)[self.at] = values
 
     def where(self, array: np.ndarray, number: int) -> tuple[int, int]:
-        """[first, last + 1) of the bytes of the region that hold a number."""
+        """[first, last + 1) of the region's bytes that hold a number."""
         index = np.arange(len(array)).reshape(-1, self.width)[self.at]
         hits = index[self.get(array) == number]
         return int(hits.min()), int(hits.max()) + 1
 
 
 def distinct(values: np.ndarray) -> list[int]:
-    """The different numbers of an array; quick when there are few runs."""
+    """Quick when there are few runs."""
     flat = values.reshape(-1)
     changes = (flat[1:] != flat[:-1]).nonzero()[0]
     return sorted({*flat[changes].tolist(), int(flat[-1])})
 
 
 class Shadow:
-    """`size` bytes. `sets` is shared by all shadows of a cluster: number -> accesses."""
+    """`sets` is shared by all shadows of a cluster: number -> accesses."""
 
     def __init__(self, size: int):
         size = -(-size // 16) * 16
@@ -61,7 +58,6 @@ class Shadow:
         self.readers = np.zeros(size, np.int32)
 
     def write(self, region: Region, number: int) -> None:
-        """The access `number` has written the region."""
         region.put(self.writer, number)
         region.put(self.readers, 0)
 
@@ -86,7 +82,6 @@ class ReaderSets:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
 
     def number(self, members: tuple[int, ...]) -> int:
-        """The number of a set."""
         found = self._numbers.get(members)
         if found is None:
             found = self._numbers[members] = len(self.members)

@@ -1,9 +1,8 @@
 """Races on shared memory: every access against the last write and the reads since, whichever schedule ran.
 
-Two accesses conflict when one of them writes, unless both are strong. They must be ordered by what the later one's
-agent knows when it starts, and if a generic one comes before TMA or wgmma, a proxy fence must lie between. Reads need
-none, as everybody's practice is, but a wait: a bulk copy overtakes what its own warp has read just before (loads stand
-in a queue, for which `bar.warp.sync` does not wait; seen on an H200).
+Two accesses conflict when one of them writes, unless both are strong. The later one's agent must know of the other when
+it starts; if a generic one comes before TMA or wgmma, a proxy fence must lie between. Reads need no fence, but a wait:
+a bulk copy overtakes what its own warp has just read (loads stand in a queue, for which `bar.warp.sync` does not wait).
 """
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ BARRIER_BYTES = 8
 
 
 class SharedMemory:
-    """Checks and records accesses. `fence_reads`: generic reads, too, need a proxy fence before async writes."""
+    """`fence_reads`: generic reads, too, need a proxy fence before async writes."""
 
     def __init__(self, reporter: Reporter, fence_reads: bool):
         self.reporter, self.fence_reads = reporter, fence_reads
@@ -46,7 +45,7 @@ class SharedMemory:
         self._readers(world, cta, region, now, clock)
         now.replaced.update(w.number for w in world.recorded(writers) if w is not now)
         if now.strong:
-            # The last write is one of several that need not be ordered: all of them are kept with the readers.
+            # The last write is one of several that need not be ordered: all are kept with the readers.
             world.strong_writes = True
             shadow.read(region, lambda number: world.with_reader(number, now, clock))
             region.put(shadow.writer, now.number)
@@ -59,7 +58,7 @@ class SharedMemory:
                 self._pair(world, cta, region, earlier, now, clock, number)
 
     def _barriers(self, world: World, cta: int, starts: np.ndarray, size: int, now: Access) -> None:
-        """The bytes of live mbarriers belong to mbarrier instructions."""
+        """Bytes of live mbarriers belong to mbarrier instructions."""
         live = world.barrier_bytes[cta]
         low, high = int(starts.min()), int(starts.max()) + size
         for offset, name in live.items():
@@ -88,7 +87,7 @@ class SharedMemory:
         start, end = region.where(shadow.writer, earlier.number) if readers is None else \
             region.where(shadow.readers, readers)
         where = self.reporter.shared(cta, start, end)
-        # An operation counts from its issue, so that the name does not depend on when it was carried out.
+        # An operation counts from its issue, so that the name does not depend on the schedule.
         first, second = (earlier, now) if earlier.seq <= now.seq else (now, earlier)
         before, after = self.reporter.access(first), self.reporter.access(second)
         if overtaken:
@@ -102,13 +101,13 @@ class SharedMemory:
         self.reporter.add(kind, f"{where}: {told}", second.pc, (second.agent, first.agent), where, first.pc)
 
     def _overtaken(self, world: World, earlier: Access, now: Access) -> bool:
-        """True if an asynchronous write comes behind a read of its issuer, which has waited for nothing in between."""
+        """Whether an asynchronous write comes behind a read of its issuer, which has waited for nothing in between."""
         return now.op is not None and now.async_proxy and earlier.op is None and not earlier.writes and \
             earlier.slot == world.slot(now.agent) and earlier.tick > now.op.waited
 
     def _race(self, world: World, earlier: Access, now: Access, clock: Clock) -> str:
-        """The name of an unordered pair; it should not depend on which of the two the schedule put first. A read
-        that knew of the data before the write was overwritten; one that did not came before its own data."""
+        """The name of an unordered pair, whichever of the two the schedule put first. A read that knew of the data
+        before the write was overwritten; one that did not came before its own data."""
         if earlier.op is None and now.op is None:
             return kinds.SHARED_RACE
         if earlier.writes and now.writes:

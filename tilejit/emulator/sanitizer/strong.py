@@ -1,11 +1,9 @@
 """Strong accesses: atomics, and loads and stores with .relaxed, .acquire, .release, .volatile or .mmio.
 
-Two strong accesses never race with each other. What one releases at an address, a later one that acquires from
-the address learns: warps of a cluster from each other by their clocks, CTAs of a launch by a coarser clock in
-which a CTA is one agent. Relaxed ones do so together with fences: what was before the fence before the write is
-known after the fence after the read (PTX ISA, memory consistency model, release and acquire patterns). Scopes
-are not modelled, but that arrivals on mbarriers of other CTAs, and waits, have none that reaches beyond a CTA: they are
-relaxed ones.
+They never race with each other. What one releases at an address, a later one that acquires from it learns: warps of a
+cluster by their clocks, CTAs of a launch by a coarser clock in which a CTA is one agent. Relaxed ones do so together
+with fences (PTX ISA, memory consistency model, release and acquire patterns). Scopes are not modelled, but that
+arrivals on mbarriers of other CTAs, and waits, reach no further than a CTA: they are relaxed.
 """
 from __future__ import annotations
 
@@ -20,19 +18,17 @@ from tilejit.emulator.sanitizer.world import World
 _STRONG = re.compile(r"^(atom|red)\b|^(ld|st)\.(relaxed|acquire|release|volatile|mmio)\b|^multimem")
 #: More addresses in one instruction are data (a histogram, a sum), not flags.
 MOST_FLAGS = 8
-#: An address of global memory, or a CTA and the offset of one of its mbarriers (-1: the barrier of the cluster).
+#: A global address, or a CTA and the offset of its mbarrier (-1: the barrier of the cluster).
 Place = Union[int, tuple[int, int]]
 
 
 class Instructions:
-    """Which instructions of a program are strong, and how, by pc."""
-
     def __init__(self, program: Any):
         self.program = program
         self._known: dict[int, tuple[bool, str, str]] = {}
 
     def strong(self, pc: int) -> tuple[bool, str, str]:
-        """(strong, semantics of its read, semantics of its write); "acquire", "release" or "relaxed"."""
+        """(strong, semantics of its read, of its write); "acquire", "release" or "relaxed"."""
         if pc not in self._known:
             text = re.sub(r"^@!?\S+\s+", "", self.program.text(pc).strip())
             words = text.split()[0].split(".") if text else []
@@ -43,8 +39,8 @@ class Instructions:
 
 
 class CtaClocks:
-    """What CTAs know of each other's programs: {cta: tick}, and under the key -1 - cta the tick up to which generic
-    accesses are fenced for the async proxy."""
+    """What CTAs know of each other's programs: {cta: tick}, and under -1 - cta the tick up to which generic accesses
+    are fenced for the async proxy."""
 
     def __init__(self) -> None:
         self.ticks: dict[int, int] = {}
@@ -54,15 +50,13 @@ class CtaClocks:
         self.flags: dict[Place, dict[int, int]] = {}
 
     def now(self, cta: int) -> int:
-        """The CTA's own tick."""
         return self.ticks.get(cta, 1)
 
     def knows(self, cta: int, other: int, tick: int) -> bool:
-        """True if the other CTA's tick happened before what the CTA does now."""
         return other == cta or self.seen.get(cta, {}).get(other, 0) >= tick
 
     def knows_fenced(self, cta: int, other: int, tick: int) -> bool:
-        """True if a proxy fence for global memory lies between that and what the CTA does now."""
+        """Whether a proxy fence for global memory lies between that tick and now."""
         return self.seen.get(cta, {}).get(-1 - other, 0) >= tick
 
     def proxy_fence(self, cta: int) -> None:
@@ -71,18 +65,15 @@ class CtaClocks:
         _merge(seen, {-1 - other: tick for other, tick in self._release(cta).items() if other >= 0})
 
     def observe(self, cta: int, address: Place, sem: str) -> None:
-        """A strong read."""
         if address in self.flags:
             into = self.relaxed if sem == "relaxed" else self.seen
             _merge(into.setdefault(cta, {}), self.flags[address])
 
     def publish(self, cta: int, address: Place, sem: str) -> None:
-        """A strong write."""
         flag = self.flags.setdefault(address, {})
         _merge(flag, self.released.get(cta, {}) if sem == "relaxed" else self._release(cta))
 
     def fence(self, cta: int) -> None:
-        """A fence of any of its warps."""
         _merge(self.seen.setdefault(cta, {}), self.relaxed.pop(cta, {}))
         self.released[cta] = self._release(cta)
 

@@ -1,9 +1,8 @@
 """Tensor maps that a kernel writes: generic writes that TMA reads through the tensormap proxy.
 
-Between a write and a copy through the map lie a release by the warp that wrote (fence.proxy.tensormap::generic.release,
-or tensormap.cp_fenceproxy, which is one), and then an acquire of the map's address by the CTA of the copy (PTX ISA,
-membar / fence, proxies). That the acquire comes after the release is seen as it happens in the run; schedules differ.
-Who writes a map again knows that the copies through it are done: of each some part, as a wait tells it.
+Between a write and a copy through the map lie a release by the writing warp (fence.proxy.tensormap::generic.release, or
+tensormap.cp_fenceproxy), and then an acquire of the map's address by the copy's CTA (PTX ISA, membar / fence, proxies),
+as it happens in the run. Who writes a map again knows that the copies through it are done.
 """
 from __future__ import annotations
 
@@ -20,8 +19,6 @@ _BYTES = 128
 
 
 class TensorMaps:
-    """Which writes of maps have been released, and acquired by which CTA."""
-
     def __init__(self, reporter: Reporter, memory: GlobalMemory):
         self.reporter, self.memory = reporter, memory
         self.released: dict[WarpId, int] = {}             # writes of the warp below this number
@@ -30,11 +27,9 @@ class TensorMaps:
         self.used: dict[int, list[Op]] = {}               # address -> copies that may not be done
 
     def release(self, agent: WarpId) -> None:
-        """All that the warp has written is released."""
         self.released[agent] = len(self.memory.writes)
 
     def acquire(self, agent: WarpId, address: int) -> None:
-        """The CTA knows what has been released of a map."""
         known = self.acquired.setdefault((agent.cta, address), set())
         for number in self.memory.last_writes(address, _BYTES):
             write = self.memory.writes[number]
@@ -42,7 +37,7 @@ class TensorMaps:
                 known.add(number)
 
     def read(self, agent: WarpId, pc: int, address: int) -> None:
-        """A copy, the next that the warp issues, uses a map."""
+        """The next copy of the warp uses a map."""
         self.reading[agent] = address
         known, r = self.acquired.get((agent.cta, address), set()), self.reporter
         for number in self.memory.last_writes(address, _BYTES):
@@ -56,7 +51,6 @@ class TensorMaps:
                 return
 
     def issued(self, op: Op) -> None:
-        """An asynchronous operation starts."""
         address = self.reading.pop(op.agent, None)
         if address is not None:
             self.used.setdefault(address, []).append(op)

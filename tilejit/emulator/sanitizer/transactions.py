@@ -1,4 +1,4 @@
-"""Transaction bytes: what each phase of an mbarrier expects, against what the copies issued to it bring."""
+"""Transaction bytes: what each phase of an mbarrier expects, against what its copies bring."""
 from __future__ import annotations
 
 from collections import Counter
@@ -12,8 +12,8 @@ from tilejit.emulator.sanitizer.reporting import Reporter
 
 @dataclass
 class Transactions:
-    """The bytes of one mbarrier by phase. A copy belongs to the phase of its warp's last expect_tx on the
-    barrier; of a warp that issues before it expects, or never expects, to the phase at issue."""
+    """A copy belongs to the phase of its warp's last expect_tx on the barrier; of a warp that issues before it expects,
+    or never expects, to the phase at issue."""
 
     expected: Counter[int] = field(default_factory=Counter)
     brought: Counter[int] = field(default_factory=Counter)
@@ -24,27 +24,25 @@ class Transactions:
     latest: dict[WarpId, int] = field(default_factory=dict)
 
     def expect(self, agent: WarpId, pc: int, phase: int, count: int) -> None:
-        """expect_tx."""
         self.expected[phase] += count
         self.expected_at[phase] = pc, agent
         if agent not in self.issue_first:
             self.own_phase[agent] = phase
 
     def phase_of_issue(self, agent: WarpId, phase: int) -> int:
-        """The phase to which a copy belongs that the warp issues now, in phase `phase`."""
+        """The phase of a copy that the warp issues now, in phase `phase`."""
         if agent in self.own_phase:
             return self.own_phase[agent]
         self.issue_first.add(agent)
         return phase
 
     def bring(self, op: Op, count: int) -> None:
-        """A copy has completed here."""
         self.brought[op.phase] += count
         self.brought_by[op.phase] = op
         self.latest[op.agent] = max(op.phase, self.latest.get(op.agent, 0))
 
     def check(self, reporter: Reporter, name: str, all_done: bool) -> None:
-        """Compare. With `all_done` False (a deadlock) copies that are still to be issued are no mistake."""
+        """With `all_done` False (a deadlock) copies that are still to be issued are no mistake."""
         for phase in sorted({*self.expected, *self.brought}):
             want, got = self.expected[phase], self.brought[phase]
             late = not all_done and any(last < phase for last in self.latest.values())

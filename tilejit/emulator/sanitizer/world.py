@@ -8,12 +8,11 @@ from tilejit.emulator.sanitizer.clocks import SEEN, Clock
 from tilejit.emulator.sanitizer.records import GROUPED, Access, Op
 from tilejit.emulator.sanitizer.shadow import ReaderSets, Shadow
 
-#: The four warps of a warpgroup.
 GROUP = 4
 
 
 class World:
-    """One cluster: `slot` numbers its warps, CTA after CTA."""
+    """`slot` numbers a cluster's warps, CTA after CTA."""
 
     def __init__(self, ctas: list[int], warps: int, size: int, wgmma_after_fence: bool):
         self.ctas, self.warps_per_cta = ctas, warps
@@ -22,7 +21,7 @@ class World:
         self.wgmma_after_fence = wgmma_after_fence
         nothing = Clock.nothing(self.warps)
         self.nothing = nothing
-        # Every warp is at tick 1 of its own program, so that tick 0 means "nothing of it".
+        # Every warp starts at tick 1: tick 0 means "nothing of it".
         self.clocks = [nothing.ticked(w) for w in range(self.warps)]
         self.released = [nothing] * self.warps        # at the warp's last fence: what relaxed arrivals publish
         self.relaxed = [nothing] * self.warps         # observed by relaxed waits, known after the next fence
@@ -40,7 +39,6 @@ class World:
         self._bits = 0
 
     def slot(self, agent: WarpId) -> int:
-        """The index of a warp in clocks."""
         return self.first[agent.cta] + agent.warp
 
     def tick(self, slot: int) -> None:
@@ -48,18 +46,16 @@ class World:
         self.clocks[slot] = self.clocks[slot].ticked(slot)
 
     def learn(self, slot: int, clock: Clock) -> None:
-        """The warp knows what the clock knows."""
         self.waited[slot] = max(self.waited[slot], int(clock.ticks[SEEN, slot]))
         self.clocks[slot] = self.clocks[slot].join(clock)
 
     def new_bit(self) -> int:
-        """A fresh bit of the operations' sets."""
         self._bits += 1
         return 1 << (self._bits - 1)
 
     # -- publishing and observing --------------------------------------------------------------------
     def publish(self, slot: int, sem: str) -> Clock:
-        """What an arrival or a strong write of the warp makes known; the warp goes on in a new tick."""
+        """What an arrival or a strong write makes known; the warp goes on in a new tick."""
         clock = self.released[slot] if sem == "relaxed" else self.clocks[slot]
         self.tick(slot)
         return clock
@@ -72,7 +68,6 @@ class World:
             self.learn(slot, clock)
 
     def fence(self, slot: int, kind: str, scope: str) -> None:
-        """A fence of the warp."""
         if kind == "proxy.async":
             if scope != "global":
                 self.learn(slot, self.clocks[slot].fenced())
@@ -86,7 +81,7 @@ class World:
 
     # -- operations ----------------------------------------------------------------------------------
     def issue(self, number: int, kind: str, agent: WarpId, pc: int) -> Op:
-        """A new operation; it knows what its issuer knows (a wgmma: what all four warps of the group know)."""
+        """It knows what its issuer knows (a wgmma: what all four warps know)."""
         slot = self.slot(agent)
         self.seq += 1
         at_issue = clock = self.clocks[slot]
@@ -103,7 +98,7 @@ class World:
         return op
 
     def op_access(self, op: Op, kind: str, cta: int) -> Access:
-        """The access of one part of an operation: all its reads, or its writes to one CTA."""
+        """One part of an operation: all its reads, or its writes to one CTA."""
         if kind == "read":
             bit = op.read_bit
         else:
@@ -113,7 +108,6 @@ class World:
         return self._access((op.number, kind, bit), op.agent, -1, 0, op, bit, kind, kind == "atomic", op.pc, op.seq)
 
     def warp_access(self, agent: WarpId, pc: int, kind: str, strong: bool = False) -> Access:
-        """The access of a warp at its present tick."""
         slot = self.slot(agent)
         self.seq += 1
         tick = int(self.clocks[slot].ticks[SEEN, slot])
@@ -129,12 +123,11 @@ class World:
         return found
 
     def clock_of(self, access: Access) -> Clock:
-        """What the agent of a present access knows."""
         return access.op.clock if access.op is not None else self.clocks[access.slot]
 
     def with_reader(self, number: int, reader: Access, clock: Clock) -> int:
-        """The set `number` and a reader. Who knows of the new reader's end knows of the earlier ones that it
-        knew of, so these need not be kept; an operation that completes on an mbarrier tells only of itself."""
+        """The set `number` and a reader. Who knows of the new reader's end knows of the earlier ones that it knew of,
+        so these need not be kept; an operation that completes on an mbarrier tells only of itself."""
         members = self.sets.members[number]
         if reader.number in members:
             return number
@@ -149,5 +142,4 @@ class World:
         return access
 
     def recorded(self, numbers: list[int]) -> list[Access]:
-        """The accesses with these numbers, 0 left out."""
         return [self._access_at(n) for n in numbers if n]

@@ -1,4 +1,4 @@
-"""Raw memory access and bit casts for the virtual machine (numba intrinsics)."""
+"""Raw memory access and bit casts (numba intrinsics)."""
 from __future__ import annotations
 
 from llvmlite import ir
@@ -6,8 +6,8 @@ from numba import njit as numba_njit
 from numba import types
 from numba.extending import intrinsic
 
-#: How the machine's functions are compiled: only `run` is called from Python, so the others need no way in. Callers
-#: pass np.int64 and np.bool_ values, not literals: numba compiles a function anew for every combination of literals.
+#: Only `run` is called from Python, so the others need no way in. Callers pass np.int64 and np.bool_ values, not
+#: literals: numba compiles a function anew for every combination of literals.
 njit = numba_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
@@ -28,7 +28,6 @@ def _loader(bits: int):
 def _storer(bits: int):
     @intrinsic
     def store(typingctx, address, value):
-        """Write the low bits of value to a host address."""
         def codegen(context, builder, signature, args):
             kind = ir.IntType(bits)
             p = builder.inttoptr(args[0], kind.as_pointer())
@@ -45,7 +44,6 @@ store8, store16, store32, store64 = (_storer(b) for b in (8, 16, 32, 64))
 
 @intrinsic
 def f32_of(typingctx, bits):
-    """The float32 whose bits are the low 32 of an int64."""
     def codegen(context, builder, signature, args):
         return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
     return types.float32(types.int64), codegen
@@ -53,7 +51,7 @@ def f32_of(typingctx, bits):
 
 @intrinsic
 def bits_of_f32(typingctx, value):
-    """The bits of a float32, zero-extended."""
+    """Zero-extended."""
     def codegen(context, builder, signature, args):
         return builder.zext(builder.bitcast(args[0], ir.IntType(32)), ir.IntType(64))
     return types.int64(types.float32), codegen
@@ -61,7 +59,6 @@ def bits_of_f32(typingctx, value):
 
 @intrinsic
 def f64_of(typingctx, bits):
-    """The float64 with these bits."""
     def codegen(context, builder, signature, args):
         return builder.bitcast(args[0], ir.DoubleType())
     return types.float64(types.int64), codegen
@@ -69,7 +66,6 @@ def f64_of(typingctx, bits):
 
 @intrinsic
 def bits_of_f64(typingctx, value):
-    """The bits of a float64."""
     def codegen(context, builder, signature, args):
         return builder.bitcast(args[0], ir.IntType(64))
     return types.int64(types.float64), codegen
@@ -77,7 +73,7 @@ def bits_of_f64(typingctx, value):
 
 @intrinsic
 def fma32(typingctx, a, b, c):
-    """a * b + c in float32 with one rounding."""
+    """With one rounding."""
     def codegen(context, builder, signature, args):
         return builder.fma(*args)
     return types.float32(types.float32, types.float32, types.float32), codegen
@@ -85,7 +81,7 @@ def fma32(typingctx, a, b, c):
 
 @intrinsic
 def fma64(typingctx, a, b, c):
-    """a * b + c in float64 with one rounding."""
+    """With one rounding."""
     def codegen(context, builder, signature, args):
         return builder.fma(*args)
     return types.float64(types.float64, types.float64, types.float64), codegen
@@ -93,7 +89,6 @@ def fma64(typingctx, a, b, c):
 
 @intrinsic
 def popcount(typingctx, value):
-    """Bits set in an int64."""
     def codegen(context, builder, signature, args):
         return builder.ctpop(args[0])
     return types.int64(types.int64), codegen
@@ -101,7 +96,7 @@ def popcount(typingctx, value):
 
 @intrinsic
 def leading_zeros(typingctx, value):
-    """Leading zeros of an int64; 64 for zero."""
+    """64 for zero."""
     def codegen(context, builder, signature, args):
         return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
     return types.int64(types.int64), codegen
@@ -109,7 +104,7 @@ def leading_zeros(typingctx, value):
 
 @intrinsic
 def trailing_zeros(typingctx, value):
-    """Trailing zeros of an int64; 64 for zero."""
+    """64 for zero."""
     def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
     return types.int64(types.int64), codegen
@@ -117,7 +112,6 @@ def trailing_zeros(typingctx, value):
 
 @intrinsic
 def multiply_high_unsigned(typingctx, a, b):
-    """The high 64 bits of an unsigned 128-bit product."""
     def codegen(context, builder, signature, args):
         wide = ir.IntType(128)
         product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
@@ -127,7 +121,6 @@ def multiply_high_unsigned(typingctx, a, b):
 
 @intrinsic
 def multiply_high_signed(typingctx, a, b):
-    """The high 64 bits of a signed 128-bit product."""
     def codegen(context, builder, signature, args):
         wide = ir.IntType(128)
         product = builder.mul(builder.sext(args[0], wide), builder.sext(args[1], wide))
@@ -137,7 +130,7 @@ def multiply_high_signed(typingctx, a, b):
 
 @njit
 def low(value: int, width: int) -> int:
-    """The low `width` bits, zero-extended."""
+    """Zero-extended."""
     if width == 64:
         return value
     return value & ((1 << width) - 1)
@@ -145,6 +138,6 @@ def low(value: int, width: int) -> int:
 
 @njit
 def signed(value: int, width: int) -> int:
-    """The low `width` bits, sign-extended."""
+    """Sign-extended."""
     shift = 64 - width
     return (value << shift) >> shift

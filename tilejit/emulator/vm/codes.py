@@ -1,7 +1,6 @@
 """Numbers shared by the decoder and the virtual machine: row fields, operation codes, state slots.
 
-A decoded instruction is one row of `WIDTH` int64 fields; registers are indices into the warp's register
-file (constants and special registers have indices of their own, filled in when a CTA starts).
+An instruction is one row of `WIDTH` int64 fields; registers are indices into the warp's register file.
 """
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ WIDTH = 16
  LDMATRIX, STMATRIX, MMA, CARRY, CVTA, MAPA, NOP, TRACED, EXTERNAL, CLOCK, BRX, ACTIVE, TRAP, LOCALADDR,
  ISSPACE, YIELD) = range(33)
 
-# -- integer operations (row[SUB]); row[FMT] is the width in bits, flag SIGNED their sign
+# -- integer operations (row[SUB]); row[FMT] is the width in bits
 (ADD, SUB_, MUL, MULHI, MULWIDE, MAD, MADHI, MADWIDE, DIV, REM, MIN, MAX, ABS, NEGATE, AND, OR, XOR, NOT,
  CNOT, SHL, SHR, SHF, POPC, CLZ, BFIND, BREV, BFE, BFI, PRMT, LOP3, SAD, SELP, SLCT, DP4A, SZEXT, BMSK,
  COPY, CVTPACK) = range(38)
@@ -40,14 +39,14 @@ RN, RZ, RM, RP, RNA, APPROX, NONE, RNI, RZI, RMI, RPI = range(11)
 # -- state spaces
 GENERIC, GLOBAL, SHARED, PARAM, LOCAL, CONST = range(6)
 
-# Generic addresses: host addresses are global; the windows of the other spaces lie above them.
+# Host addresses are global; the windows of the other spaces lie above them.
 SHARED_WINDOW = 1 << 56
 PARAM_WINDOW = 2 << 56
 LOCAL_WINDOW = 3 << 56
 CONST_WINDOW = 4 << 56
 OFFSET_MASK = (1 << 56) - 1
-#: A shared address is an offset below the rank of its CTA in the cluster, as on the hardware: a CTA's own addresses are
-#: shared::cluster addresses, too (mapa of one for the CTA's own rank changes nothing).
+#: A shared address is an offset below the rank of its CTA in the cluster, as on the hardware: a CTA's own are
+#: shared::cluster addresses, too.
 RANK_SHIFT = 24
 RANK_MASK = 255
 

@@ -13,7 +13,7 @@ from tilejit.emulator.vm.floating import decode, encode, flush, nan_of, saturate
 
 @njit
 def int_width(fmt: int) -> int:
-    """Bits of an integer format, 0 for a float."""
+    """0 for a float."""
     if fmt == k.U8 or fmt == k.S8:
         return 8
     if fmt == k.U16 or fmt == k.S16:
@@ -72,13 +72,13 @@ def int_to_int(a: int, src: int, dst: int, sat: bool) -> int:
                 x = min(x, (1 << dw) - 1)
         elif dw < 64:
             x = np.int64((1 << dw) - 1)
-    # A destination register wider than the type holds the value extended (PTX ISA, cvt).
+    # A register wider than the type holds the value extended (PTX ISA, cvt).
     return signed(x, dw) if dst >= k.S8 else low(x, dw)
 
 
 @njit
 def int_to_float(a: int, src: int, dst: int, rnd: int, sat: bool) -> int:
-    """Exact integers rounded once, clamped to [0, 1] if sat."""
+    """Rounded once, clamped to [0, 1] if sat."""
     w = int_width(src)
     if src == k.U64 and a < 0:
         x = np.float64(np.uint64(a))
@@ -101,8 +101,8 @@ def int_to_float(a: int, src: int, dst: int, rnd: int, sat: bool) -> int:
 
 @njit
 def nearest_tf32(a: int, satfinite: bool) -> int:
-    """cvt.rna.tf32.f32 on bits, as the hardware does it: a NaN is cut like any number, and satfinite takes the
-    largest exponent (infinities and NaNs) one step down."""
+    """cvt.rna.tf32.f32 as the hardware does it: a NaN is cut like any number, and satfinite takes the largest exponent
+    (infinities and NaNs) one step down."""
     magnitude = a & 0x7FFFFFFF
     special = magnitude > 0x7F800000
     out = (magnitude if special else magnitude + 0x1000) & 0x7FFFE000
@@ -113,7 +113,7 @@ def nearest_tf32(a: int, satfinite: bool) -> int:
 
 @njit
 def convert(a: int, b: int, src: int, dst: int, rnd: int, flags: int) -> int:
-    """cvt; b is the low half's source when the destination is packed from two registers."""
+    """b is the low half's source when the destination is packed from two registers."""
     sat, satfinite = flags & k.SAT != 0, flags & k.SATFINITE != 0
     if dst == k.F16X2 or dst == k.BF16X2 or dst == k.E4M3X2 or dst == k.E5M2X2:
         part = k.F16 if dst == k.F16X2 else (k.BF16 if dst == k.BF16X2 else (

@@ -1,8 +1,8 @@
 """f64 arithmetic rounded towards zero, up or down on one lane (PTX ISA, Rounding Modifiers).
 
-The operands are scaled to about 1, where neither the result to nearest nor what its rounding left out can underflow
-(products, quotients and roots: one fma gives the rest exactly; sums: Knuth's TwoSum). `finish` rounds the pair at its
-true exponent, subnormal results included.
+Operands are scaled to about 1, where neither the nearest result nor what its rounding left out can underflow (products,
+quotients and roots: one fma gives the rest exactly; sums: Knuth's TwoSum). `finish` rounds the pair at its true
+exponent.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def step(s: float, toward: float) -> float:
 
 @njit
 def to_odd(s: float, err: float) -> float:
-    """s + err rounded to odd, where s is s + err rounded to nearest."""
+    """s + err rounded to odd, where s is s + err to nearest."""
     if err == 0.0 or err != err or math.isinf(s) or bits_of_f64(s) & 1:
         return s
     return step(s, err)
@@ -35,7 +35,7 @@ def to_odd(s: float, err: float) -> float:
 
 @njit
 def directed(s: float, err: float, rnd: int) -> float:
-    """s + err in f64 with rounding rnd, where s is the nearest."""
+    """s + err with rounding rnd, where s is the nearest."""
     if err == 0.0 or err != err or math.isinf(s) or rnd == k.RN:
         return s
     if (rnd == k.RM and err < 0) or (rnd == k.RP and err > 0) or (rnd == k.RZ and (err < 0) == (s > 0)):
@@ -72,7 +72,7 @@ def finish(s: float, err: float, e: int, rnd: int) -> float:
 
 @njit
 def zero_sum(x: float, y: float, rnd: int) -> float:
-    """The sign of an exact zero x + y: that of two equal zeros, else + (- when rounding down)."""
+    """An exact zero x + y: the sign of two equal zeros, else + (- when rounding down)."""
     s = x + y
     if rnd == k.RM and (math.copysign(1.0, x) < 0.0 or math.copysign(1.0, y) < 0.0):
         return -0.0
@@ -81,7 +81,7 @@ def zero_sum(x: float, y: float, rnd: int) -> float:
 
 @njit
 def fused(x: float, y: float, z: float, rnd: int) -> float:
-    """x * y + z for finite x, y, z that are not zero."""
+    """x * y + z for finite operands that are not zero."""
     (mx, ex), (my, ey), (mz, ez) = math.frexp(x), math.frexp(y), math.frexp(z)
     p, e = mx * my, ex + ey
     rest = fma64(mx, my, -p)
@@ -103,7 +103,7 @@ def fused(x: float, y: float, z: float, rnd: int) -> float:
 
 @njit
 def directed64(sub: int, x: float, y: float, z: float, rnd: int) -> float:
-    """An f64 operation with a directed rounding; NaN and infinite operands are left to the caller."""
+    """NaN and infinite operands are left to the caller."""
     if sub == k.FADD or sub == k.FSUB:
         if sub == k.FSUB:
             y = -y

@@ -1,9 +1,8 @@
 """Floating instructions on one lane (PTX ISA, floating point and half precision), and the number formats.
 
-f32 and f64 with round-to-nearest are the host's own operations. Everything else is computed in f64 rounded
-to odd (so that the second rounding is harmless: Boldo and Melquiond, "Emulation of FMA and correctly rounded
-sums: proved algorithms using rounding to odd") and then encoded with the wanted rounding. Approximate
-functions are computed in f64 and rounded once: more exact than the hardware, within its documented error.
+f32 and f64 to nearest are the host's own operations. All else is computed in f64 rounded to odd (so that the second
+rounding is harmless: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
+rounding to odd") and encoded with the wanted rounding; approximate functions in f64, rounded once.
 """
 from __future__ import annotations
 
@@ -34,7 +33,6 @@ def geometry(fmt: int) -> tuple[int, int, int]:
 
 @njit
 def nan_of(fmt: int) -> int:
-    """The canonical NaN."""
     if fmt == k.F64:
         return 0x7FF8000000000000
     if fmt == k.F32:
@@ -48,7 +46,6 @@ def nan_of(fmt: int) -> int:
 
 @njit
 def decode(bits: int, fmt: int) -> float:
-    """Any format as f64, exactly."""
     if fmt == k.F32 or fmt == k.TF32:
         return np.float64(f32_of(bits))
     if fmt == k.F64:
@@ -107,7 +104,7 @@ def encode(x: float, fmt: int, rnd: int, satfinite: bool) -> int:
 
 @njit
 def wide(sub: int, x: float, y: float, z: float) -> tuple[float, float]:
-    """An f64 operation to nearest, and the sign-exact rest of its rounding."""
+    """The result to nearest, and the sign-exact rest of its rounding."""
     if sub == k.FADD:
         s = x + y
         return s, error_of_sum(x, y, s)
@@ -140,7 +137,7 @@ def wide(sub: int, x: float, y: float, z: float) -> tuple[float, float]:
 
 @njit
 def smooth(sub: int, x: float) -> float:
-    """The approximate functions, in f64."""
+    """The approximate functions."""
     if x != x:
         return np.nan
     if sub == k.FEX2:
@@ -164,7 +161,7 @@ def smooth(sub: int, x: float) -> float:
 
 @njit
 def min_max(sub: int, a: int, b: int, fmt: int, flags: int) -> int:
-    """min and max: a NaN loses unless .NaN; -0 is below +0; .xorsign.abs works on magnitudes."""
+    """A NaN loses unless .NaN; -0 is below +0; .xorsign.abs works on magnitudes."""
     x, y = decode(a, fmt), decode(b, fmt)
     width = 63 if fmt == k.F64 else (31 if fmt == k.F32 else 15)
     if x != x or y != y:
@@ -219,7 +216,7 @@ def classify(a: int, fmt: int, test: int) -> int:
 
 @njit
 def rounded64(sub: int, x: float, y: float, z: float, rnd: int, nearest: float) -> float:
-    """A directed f64 operation whose result to nearest is not a NaN: infinite operands and x / 0 need no rounding."""
+    """A directed operation whose result to nearest is not a NaN: infinite operands and x / 0 need no rounding."""
     if sub == k.FRCP:
         x, y = 1.0, x
     divides = sub == k.FDIV or sub == k.FRCP
@@ -274,7 +271,7 @@ def general(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) ->
 
 @njit
 def float_op(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) -> int:
-    """One floating instruction on one lane; packed formats do both halves."""
+    """Packed formats do both halves."""
     if fmt == k.F32 and rnd == k.RN and flags == 0 and sub <= k.FFMA:
         x, y = f32_of(a), f32_of(b)
         if sub == k.FADD:
@@ -296,7 +293,7 @@ def float_op(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) -
 
 @njit
 def compare_float(cmp: int, a: int, b: int, fmt: int, flags: int) -> bool:
-    """setp on floats: the plain comparisons are false with a NaN, the ...u ones true."""
+    """setp: the plain comparisons are false with a NaN, the ...u ones true."""
     if flags & k.FTZ:
         a, b = flush(a, fmt), flush(b, fmt)
     x, y = decode(a, fmt), decode(b, fmt)

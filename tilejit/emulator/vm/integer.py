@@ -27,7 +27,7 @@ def reverse(value: int, width: int) -> int:
 
 @njit
 def divide(a: int, b: int, w: int, is_signed: bool, remainder: bool) -> int:
-    """Truncating division; by zero gives all ones (the remainder: the dividend), as the hardware does."""
+    """Truncating; by zero gives all ones (the remainder: the dividend), as the hardware does."""
     if is_signed:
         x, y = signed(a, w), signed(b, w)
         if y == 0:
@@ -75,7 +75,7 @@ def permute(a: int, b: int, c: int, mode: int) -> int:
 
 @njit
 def shift(sub: int, a: int, b: int, w: int, is_signed: bool) -> int:
-    """shl and shr: the amount is unsigned 32-bit and clamps to the width."""
+    """The amount is unsigned 32-bit and clamps to the width."""
     n = low(b, 32)
     if sub == k.SHL:
         return low(a << n, w) if n < w else 0
@@ -113,13 +113,12 @@ def bit_field(sub: int, a: int, b: int, c: int, e: int, w: int, is_signed: bool)
 
 @njit
 def saturating(x: int) -> int:
-    """Clamp to the range of s32."""
     return min(max(x, -(1 << 31)), (1 << 31) - 1)
 
 
 @njit
 def rare(sub: int, a: int, b: int, c: int, e: int, w: int, flags: int, imm: int) -> int:
-    """Operations seldom seen, kept out of the hot function."""
+    """Operations kept out of the hot function."""
     s = flags & k.SIGNED != 0
     if sub == k.MULHI or sub == k.MADHI:
         if w == 64:
@@ -199,7 +198,7 @@ def rare(sub: int, a: int, b: int, c: int, e: int, w: int, flags: int, imm: int)
 
 @njit
 def extreme(sub: int, a: int, b: int, w: int, flags: int) -> int:
-    """min or max; relu takes negative results to zero."""
+    """relu takes negative results to zero."""
     if flags & k.SIGNED:
         x, y = signed(a, w), signed(b, w)
         r = x if (x < y) == (sub == k.MIN) else y
@@ -210,7 +209,7 @@ def extreme(sub: int, a: int, b: int, w: int, flags: int) -> int:
 
 @njit
 def pair_op(sub: int, a: int, b: int, flags: int) -> int:
-    """add, min or max of both 16-bit halves."""
+    """Of both 16-bit halves."""
     if sub == k.ADD:
         return low((a >> 16) + (b >> 16), 16) << 16 | low(a + b, 16)
     return extreme(sub, a >> 16, b >> 16, 16, flags) << 16 | extreme(sub, a, b, 16, flags)
@@ -218,7 +217,7 @@ def pair_op(sub: int, a: int, b: int, flags: int) -> int:
 
 @njit
 def int_op(sub: int, a: int, b: int, c: int, e: int, w: int, flags: int, imm: int) -> int:
-    """One integer instruction on one lane; values are zero-extended to 64 bits."""
+    """Values are zero-extended to 64 bits."""
     s = flags & k.SIGNED != 0
     if flags & k.PACKED:
         return pair_op(sub, a, b, flags)
@@ -288,7 +287,6 @@ def int_op(sub: int, a: int, b: int, c: int, e: int, w: int, flags: int, imm: in
 
 @njit
 def compare_int(cmp: int, a: int, b: int, w: int, is_signed: bool) -> bool:
-    """setp on integers."""
     if cmp == k.EQ:
         return low(a, w) == low(b, w)
     if cmp == k.NE:

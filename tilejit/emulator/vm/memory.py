@@ -1,4 +1,4 @@
-"""Memory instructions of the virtual machine: address translation, ld, st, atom, ldmatrix, stmatrix."""
+"""Memory instructions: address translation, ld, st, atom, ldmatrix, stmatrix."""
 from __future__ import annotations
 
 import numpy as np
@@ -22,7 +22,7 @@ from tilejit.emulator.vm.floating import float_op
 
 @njit
 def raw_load(address: int, size: int) -> int:
-    """1, 2, 4 or 8 bytes at a host address."""
+    """1, 2, 4 or 8 bytes."""
     if size == 4:
         return load32(address)
     if size == 8:
@@ -34,7 +34,6 @@ def raw_load(address: int, size: int) -> int:
 
 @njit
 def raw_store(address: int, value: int, size: int) -> None:
-    """1, 2, 4 or 8 bytes to a host address."""
     if size == 4:
         store32(address, value)
     elif size == 8:
@@ -47,7 +46,7 @@ def raw_store(address: int, value: int, size: int) -> None:
 
 @njit
 def fault(st, kind: int, lane: int, address: int) -> int:
-    """Note a fault; returns 0, the invalid host address."""
+    """Returns 0, the invalid host address."""
     st[k.ST_FAULT] = kind
     st[k.ST_FAULT_LANE] = lane
     st[k.ST_FAULT_ADDRESS] = address
@@ -57,7 +56,7 @@ def fault(st, kind: int, lane: int, address: int) -> int:
 @njit
 def translate(st, space: int, address: int, size: int, warp: int, lane: int,
               write: bool) -> int:
-    """The host address of `size` bytes, after bounds and alignment checks; 0 after a fault."""
+    """The host address, after bounds and alignment checks; 0 after a fault."""
     if address & (min(size, 16) - 1):
         return fault(st, k.FAULT_ALIGN, lane, address)
     if space == k.GENERIC:
@@ -110,8 +109,7 @@ def event(st, kind: int, warp: int, pc: int, space: int, size: int, mask: int) -
 
 @njit
 def traced_address(st, space: int, address: int, host: int, warp: int) -> int:
-    """What a record stores: for shared memory (CTA in the cluster) << 32 | offset, else the host address;
-    -1 for spaces that are not traced."""
+    """For shared memory (CTA in the cluster) << 32 | offset, else the host address; -1 for spaces not traced."""
     if space == k.GENERIC:
         window = address >> 56
         space = k.GLOBAL if window == 0 else (k.SHARED if window == 1 else k.PARAM)
@@ -124,7 +122,7 @@ def traced_address(st, space: int, address: int, host: int, warp: int) -> int:
 
 @njit
 def load(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
-    """ld: every active lane reads row[COUNT] elements of row[FMT] bytes."""
+    """Every active lane reads row[COUNT] elements of row[FMT] bytes."""
     space, size, count = row[k.SUB], row[k.FMT], max(row[k.COUNT], 1)
     total = size * count
     record = np.int64(0)
@@ -156,7 +154,6 @@ def load(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
 
 @njit
 def store(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
-    """st: the mirror of `load`."""
     space, size, count = row[k.SUB], row[k.FMT], max(row[k.COUNT], 1)
     total = size * count
     record = np.int64(0)
@@ -186,7 +183,7 @@ A_EXCH, A_ADD, A_MIN, A_MAX, A_INC, A_DEC, A_AND, A_OR, A_XOR, A_CAS = range(10)
 
 @njit
 def combine(op: int, fmt: int, old: int, b: int, c: int, flags: int) -> int:
-    """The new value of an atomic operation; flags are those of a sum of f32."""
+    """Flags are those of a sum of f32."""
     if op == A_EXCH:
         return b
     if op == A_CAS:
@@ -216,13 +213,11 @@ def combine(op: int, fmt: int, old: int, b: int, c: int, flags: int) -> int:
 
 @njit
 def in_global(space: int, address: int) -> bool:
-    """Whether an address of a space is one of global memory."""
     return space == k.GLOBAL or (space == k.GENERIC and address >> 56 == 0)
 
 
 @njit
 def format_bytes(fmt: int) -> int:
-    """Bytes of one element of an atomic's format."""
     if fmt == k.F64 or fmt == k.U64 or fmt == k.S64:
         return 8
     if fmt == k.F16 or fmt == k.BF16 or fmt == k.U16:
@@ -232,7 +227,7 @@ def format_bytes(fmt: int) -> int:
 
 @njit
 def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
-    """atom and red, lane after lane; vector forms are element after element."""
+    """Lane after lane; vector forms are element after element."""
     op, fmt, space = row[k.SUB], row[k.FMT], row[k.TARGET]
     size, count = format_bytes(fmt), max(row[k.COUNT], 1)
     record, flags = np.int64(0), np.int64(0)
@@ -267,8 +262,8 @@ def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
 
 @njit
 def matrix(st, row, regs, pool, warp: int, pc: int, mask: int, is_store: bool) -> None:
-    """ldmatrix and stmatrix .m8n8.b16: lane 8*i + r supplies the address of row r of matrix i; lane t holds
-    elements (t / 4, 2 * (t % 4)) and the next column, or rows for columns with .trans."""
+    """ldmatrix and stmatrix .m8n8.b16: lane 8*i + r supplies the address of row r of matrix i; lane t holds elements (t
+    / 4, 2 * (t % 4)) and the next column, or rows for columns with .trans."""
     count = row[k.COUNT]
     record = np.int64(0)
     rows = 0xFFFFFFFF if count == 4 else (1 << (8 * count)) - 1

@@ -1,5 +1,5 @@
 """mma.sync on one warp (PTX ISA, mma fragments). Floats are summed as tensor cores do (tensor.py), f64 by one fused
-multiply-add after another and integers exactly; tf32 operands lose their low 13 bits."""
+multiply-add after another, integers exactly."""
 from __future__ import annotations
 
 import numpy as np
@@ -12,7 +12,6 @@ from tilejit.emulator.vm.tensor import TO_F16, TO_F32, WIDE, multiply
 
 @njit
 def element(bits: int, fmt: int) -> float:
-    """One matrix element as f64."""
     if fmt == k.S8:
         return np.float64(signed(bits, 8))
     if fmt == k.U8:
@@ -31,7 +30,7 @@ def accumulators(row) -> int:
 
 @njit
 def single(x):
-    """A matrix as float32. (Loops, not astype and slices: those take numba seconds to compile.)"""
+    """(Loops: astype and slices take numba seconds to compile.)"""
     out = np.empty(x.shape, np.float32)
     for i in range(x.shape[0]):
         for j in range(x.shape[1]):
@@ -67,10 +66,8 @@ def sums(a, b, c, narrow: bool, form: int):
 
 @njit
 def warp_mma(row, regs, pool) -> None:
-    """D = A * B + C for m16n8kK: FMT = A's format, SUB = B's, IMM = C and D's, TARGET = K, COUNT unused.
-
-    The pool holds the registers of D, A, B, C in turn. An element of b bits at k has its register and place
-    from the fragment of 32 / b consecutive k per register: lane % 4 selects the chunk."""
+    """D = A * B + C for m16n8kK: FMT = A's format, SUB = B's, IMM = C and D's, TARGET = K. The pool holds the registers
+    of D, A, B, C in turn; 32 / b consecutive k share a register, lane % 4 selects the chunk."""
     fa, fb, fd, depth = row[k.FMT], row[k.SUB], row[k.IMM], row[k.TARGET]
     bits = 16 if fa == k.F16 or fa == k.BF16 else (32 if fa == k.TF32 else (64 if fa == k.F64 else 8))
     per = max(32 // bits, 1)                      # elements of one register

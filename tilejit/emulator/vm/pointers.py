@@ -1,4 +1,4 @@
-"""Host addresses as typed pointers, for `numba.carray`."""
+"""Host addresses as typed pointers."""
 from __future__ import annotations
 
 from numba import types
@@ -8,7 +8,6 @@ from numba.extending import intrinsic
 def _cast(target: types.Type):
     @intrinsic
     def cast(typingctx, address):
-        """An address as a pointer to the target type."""
         def codegen(context, builder, signature, args):
             return builder.inttoptr(args[0], context.get_value_type(types.CPointer(target)))
         return types.CPointer(target)(types.int64), codegen

@@ -1,10 +1,10 @@
-"""The interpreter loop: runs one warp until it must wait, exits, faults or meets an instruction that Python
-carries out (barriers, asynchronous copies, wgmma).
+"""The interpreter loop: runs one warp until it must wait, exits, faults or meets an instruction that Python carries
+out.
 
-Divergence: a warp is a tree of *splits*, groups of lanes with one pc. A branch that divides a split leaves it
-waiting at the branch's immediate post-dominator while children run both sides; a split that has no ready
-child left becomes ready again with the lanes that arrived. Any ready split may run, so a side that waits for
-the other does not deadlock (independent thread scheduling).
+Divergence: a warp is a tree of *splits*, groups of lanes with one pc. A branch that divides a split leaves it waiting
+at the immediate post-dominator while children run both sides; without a ready child it is ready again with the lanes
+that arrived. Any ready split may run, so a side that waits for the other does not deadlock (independent thread
+scheduling).
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def guard_mask(regs, reg: int, negate: int, mask: int) -> int:
 
 @njit
 def finish(sp, s: int) -> int:
-    """Split s has ended (its lanes have left it); returns a parent that became ready, or -1."""
+    """Its lanes have left; returns a parent that became ready, or -1."""
     sp[s, k.SP_STATE] = k.FREE
     p = sp[s, k.SP_PARENT]
     while p >= 0:
@@ -51,7 +51,6 @@ def finish(sp, s: int) -> int:
 
 @njit
 def new_split(sp, pc: int, mask: int, reconv: int, parent: int) -> int:
-    """A free split, ready at pc."""
     for s in range(k.SPLITS):
         if sp[s, k.SP_STATE] == k.FREE:
             sp[s, k.SP_PC] = pc
@@ -68,7 +67,7 @@ def new_split(sp, pc: int, mask: int, reconv: int, parent: int) -> int:
 
 @njit
 def first_ready(sp) -> int:
-    """Any ready split, -1 if none."""
+    """-1 if none."""
     for s in range(k.SPLITS):
         if sp[s, k.SP_STATE] == k.READY:
             return s
@@ -140,7 +139,6 @@ def check_registers(st, row, pool, states, warp: int, pc: int, mask: int) -> Non
 
 @njit
 def touch(st, states, warp: int, pc: int, reg: int, write: bool) -> None:
-    """One register read or written by an ordinary instruction."""
     state = states[reg]
     states[reg] = state | k.TOUCHED
     if state & ~k.TOUCHED == 0:
@@ -163,9 +161,9 @@ def leave(st, sp, split: int, pc: int, mask: int) -> None:
 
 @entry(types.int64(types.int64[::1], types.int64, types.int64), cache=True, nogil=True)
 def run(st, warp, split):
-    """Run warp `warp` of the cluster, split `split` (-1: any that is ready); returns why it stopped.
+    """Run a warp, split `split` (-1: any that is ready); returns why it stopped.
 
-    On R_EXTERNAL, ST_PC is the instruction, ST_MASK its active lanes, and the split already stands after it.
+    On R_EXTERNAL, ST_PC is the instruction, ST_MASK its active lanes, and the split stands after it.
     """
     nregs, wpc = st[k.ST_NREGS], st[k.ST_WARPS_PER_CTA]
     code = carray(as_int64(st[k.ST_CODE]), (1 << 40,))

@@ -1,10 +1,10 @@
 """How Hopper's tensor cores add, bit for bit as recorded on an H200 (tests/conformance).
 
-All products of an instruction's K and the accumulator are aligned to the largest exponent among them, where a product
-counts with the sum of its factors' exponents; each is cut below `fraction` bits of that exponent, and the rest is
-summed exactly. Sums are cut to float32, or rounded to nearest float16. fp8 products keep 13 bits and their float32 sums
-14 significant ones, all others keep 25. A sum that comes to zero is +0; NaNs are canonical. The method of finding
-such facts: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science, 2021.
+All products of an instruction's K and the accumulator are aligned to the largest exponent among them (a product's is
+the sum of its factors'); each is cut below `fraction` bits of it, and the rest is summed exactly. Sums are cut to
+float32, or rounded to nearest float16. fp8 products keep 13 bits and their float32 sums 14 significant ones, all others
+keep 25. A sum that comes to zero is +0; NaNs are canonical. Method: Fasi, Higham, Mikaitis, Pranesh, "Numerical
+behavior of NVIDIA tensor cores", PeerJ Computer Science, 2021.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TO_F32, TO_14, TO_F16 = range(3)
 
 @njit
 def power(x: float) -> float:
-    """2^e of a float32 with exponent e (that of the least normal number for subnormals); 0 of zero."""
+    """2^e of a float32 with exponent e (the least normal's for subnormals); 0 of zero."""
     bits = bits_of_f32(x)
     return f64_of(max((bits >> 23) & 255, 1) + 896 << 52) if bits & 0x7FFFFFFF else 0.0
 
@@ -44,7 +44,6 @@ def cut(x: float) -> float:
 
 @njit
 def rounded(x: float, form: int) -> float:
-    """A sum in the accumulator's precision."""
     if x != x:
         return f32_of(np.int64(0x7FFFFFFF))
     if form == TO_F16:
@@ -69,7 +68,8 @@ def ordinary(a, i: int, b, j: int, c: float) -> float:
 def multiply(a, b, c, fraction: int, form: int, out) -> None:
     """out[M, N] = a[M, K] @ b[N, K].T + c[M, N], all float32 (f16, bf16, tf32 and fp8 values as such).
 
-    In float64 every step but the wanted cut is exact: products have 22 bits, scales are powers of two."""
+    In float64 every step but the wanted cut is exact: products have 22 bits, scales are powers of two.
+    """
     rows, depth = a.shape
     columns = b.shape[0]
     right, size = np.empty((depth, columns)), np.empty((depth, columns))
@@ -104,9 +104,9 @@ def multiply(a, b, c, fraction: int, form: int, out) -> None:
 
 @njit
 def place(numbers, i: int, j: int, form: int) -> tuple[int, int, int, int]:
-    """Where a warpgroup keeps element (i, j) of D: warp, register, lane, bit (PTX ISA, wgmma .m64nNk16, D): register
-    r of lane l holds row l/4 + 8*((r>>1)&1), column 8*(r>>2) + 2*(l%4) + (r&1) of the warp's 16 rows; of f16 two
-    columns share one."""
+    """Where a warpgroup keeps element (i, j) of D: warp, register, lane, bit (PTX ISA, wgmma .m64nNk16, D): register r
+    of lane l holds row l/4 + 8*((r>>1)&1), column 8*(r>>2) + 2*(l%4) + (r&1) of the warp's 16 rows; of f16 two columns
+    share one."""
     half, lane = i % 16 // 8, i % 8 * 4 + j % 8 // 2
     if form == TO_F16:
         return i // 16, numbers[j // 8 * 2 + half], lane, 16 * (j & 1)
@@ -119,7 +119,7 @@ _MATRIX = types.Array(types.float32, 2, "C")
 @entry(types.void(types.Array(types.int64, 3, "C"), types.int64, types.int64[::1], _MATRIX, _MATRIX, types.boolean,
                   types.int64, types.int64), cache=True, nogil=True)
 def warpgroup(regs, warp, numbers, a, b, keep, fraction, form):
-    """D = a[64, K] @ b[N, K].T (+ D), D in the registers `numbers` of four warps from `warp` on."""
+    """D = a[64, K] @ b[N, K].T (+ D), in the registers `numbers` of four warps from `warp` on."""
     c, out = np.zeros((64, b.shape[0]), np.float32), np.empty((64, b.shape[0]), np.float32)
     if keep:
         for i in range(64):

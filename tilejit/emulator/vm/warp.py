@@ -11,7 +11,6 @@ from tilejit.emulator.vm.integer import compare_int, int_op
 
 @njit
 def shuffle(row, regs, mask: int) -> None:
-    """shfl.sync (PTX ISA, shfl.sync: the pseudo-code)."""
     source = np.empty(32, np.int64)
     for lane in range(32):
         source[lane] = regs[row[k.A] * 32 + lane]
@@ -38,7 +37,7 @@ def shuffle(row, regs, mask: int) -> None:
 
 @njit
 def vote(row, regs, mask: int) -> None:
-    """vote.sync over the active lanes of the member mask."""
+    """Over the active lanes of the member mask."""
     bits, member = 0, 0
     for lane in range(32):
         if (mask >> lane) & 1:
@@ -61,7 +60,7 @@ def vote(row, regs, mask: int) -> None:
 
 @njit
 def match(row, regs, mask: int) -> None:
-    """match.any and match.all over the active lanes."""
+    """Over the active lanes."""
     w = row[k.FMT]
     out = np.zeros(32, np.int64)
     for lane in range(32):
@@ -82,7 +81,7 @@ def match(row, regs, mask: int) -> None:
 
 @njit
 def redux(row, regs, mask: int) -> None:
-    """redux.sync: an integer operation over the active lanes."""
+    """An integer operation over the active lanes."""
     total, zero, width = np.int64(0), np.int64(0), np.int64(32)
     first = True
     for lane in range(32):
@@ -97,7 +96,7 @@ def redux(row, regs, mask: int) -> None:
 
 @njit
 def carry(row, regs, mask: int) -> None:
-    """add.cc, addc, sub.cc, subc: E is the hidden carry register (for subtraction it holds the borrow)."""
+    """E is the hidden carry register (for subtraction the borrow)."""
     w = row[k.FMT]
     for lane in range(32):
         if (mask >> lane) & 1:
@@ -118,8 +117,9 @@ def carry(row, regs, mask: int) -> None:
 def set_predicate(row, regs, mask: int) -> None:
     """setp and set: compare, combine with predicate C, write D and the complement to E.
 
-    IMM: 0 setp, else set (the value of true in TARGET). RECONV: 0 none, 1 and, 2 or, 3 xor. COUNT: 1 for the
-    packed forms, where D is the low half's result and E the high half's."""
+    IMM: 0 setp, else set (the value of true in TARGET). RECONV: 0 none, 1 and, 2 or, 3 xor. COUNT: 1 for the packed
+    forms, where D is the low half's result and E the high half's.
+    """
     fmt, is_float = row[k.FMT], row[k.IMM] & 2 != 0
     for lane in range(32):
         if (mask >> lane) & 1:

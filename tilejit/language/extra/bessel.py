@@ -1,7 +1,7 @@
 """Bessel functions of whole orders in fp64: of the first and second kind, and modified ones (Abramowitz and Stegun, 9).
 
-Three ways by |x|: power series below 8 (9.1.10, 9.1.11), Miller's backward recurrence with Neumann's sums up to 25
-(9.12, example 1; 9.1.88), Hankel's asymptotic series above (9.2.5 to 9.2.10). Absolute errors stay below 1e-13.
+By |x|: power series below 8 (9.1.10, 9.1.11), Miller's backward recurrence with Neumann's sums up to 25 (9.12, example
+1; 9.1.88), Hankel's asymptotic series above (9.2.5 to 9.2.10). Absolute errors stay below 1e-13.
 """
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tilejit.language import elementary as el
 from tilejit.language.terms import Term
 
 _SERIES, _HANKEL = 8.0, 25.0
-#: Terms of the power series at 8, the order at which Miller's recurrence begins, terms of Hankel's at 25.
+#: Terms of the power series at 8, Miller's first order, terms of Hankel's at 25.
 _TERMS, _ORDER, _LAST = 27, 66, 18
 
 
 def _sum(x: Term, coefficients: Sequence[float]) -> Term:
-    """The power series with these coefficients, lowest power first."""
+    """Lowest power first."""
     return el.horner(x, coefficients[::-1])
 
 
@@ -94,27 +94,25 @@ def _order(x: Term, n: int, kind: int) -> Term:
 
 
 def j0(x: Term) -> Term:
-    """The Bessel function of the first kind of order 0."""
     return _order(x, 0, 0)
 
 
 def j1(x: Term) -> Term:
-    """The Bessel function of the first kind of order 1."""
     return _order(x, 1, 0)
 
 
 def y0(x: Term) -> Term:
-    """The Bessel function of the second kind of order 0; NaN below 0."""
+    """NaN below 0."""
     return _order(x, 0, 1)
 
 
 def y1(x: Term) -> Term:
-    """The Bessel function of the second kind of order 1; NaN below 0."""
+    """NaN below 0."""
     return _order(x, 1, 1)
 
 
 def yn(n: int, x: Term) -> Term:
-    """The Bessel function of the second kind of a constant order, by upward recurrence."""
+    """Of a constant order, by upward recurrence."""
     sign = -1.0 if n < 0 and n % 2 else 1.0
     n = abs(n)
     if n < 2:
@@ -127,8 +125,8 @@ def yn(n: int, x: Term) -> Term:
 
 
 def jn(n: int, x: Term) -> Term:
-    """The Bessel function of the first kind of a constant order: by upward recurrence above |x| = n, else its series,
-    of which terms may cancel: relative to J_0 errors stay below 1e-12 for n up to 40."""
+    """Of a constant order: by upward recurrence above |x| = n, else its series, of which terms may cancel: relative to
+    J_0 errors stay below 1e-12 for n up to 40."""
     sign = -1.0 if n < 0 and n % 2 else 1.0
     n = abs(n)
     if n < 2:
@@ -161,10 +159,10 @@ def _modified(x: Term, n: int) -> Term:
 
 
 def i0(x: Term) -> Term:
-    """The modified Bessel function of the first kind of order 0; relative error below 1e-13."""
+    """Relative error below 1e-13."""
     return _modified(x, 0)
 
 
 def i1(x: Term) -> Term:
-    """The modified Bessel function of the first kind of order 1; relative error below 1e-13."""
+    """Relative error below 1e-13."""
     return _modified(x, 1)

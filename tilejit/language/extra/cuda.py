@@ -17,13 +17,13 @@ def _special(b: KernelBuilder, name: str, text: str, constraint: str, dtype: Any
 
 @builtin
 def globaltimer(*, _b: KernelBuilder) -> tensor:
-    """Nanoseconds of the GPU's global timer (int64)."""
+    """Nanoseconds (int64)."""
     return _special(_b, "%globaltimer", "mov.u64", "l", int64, True)
 
 
 @builtin
 def smid(*, _b: KernelBuilder) -> tensor:
-    """The number of the multiprocessor that runs this program (int32)."""
+    """The multiprocessor that runs this program (int32)."""
     return _special(_b, "%smid", "mov.u32", "r", int32, False)
 
 
@@ -35,7 +35,7 @@ def num_threads(*, _b: KernelBuilder) -> int:
 
 @builtin
 def num_warps(*, _b: KernelBuilder) -> int:
-    """Warps that compute: the option num_warps."""
+    """The option num_warps."""
     return _b.num_warps  # type: ignore[attr-defined]
 
 
@@ -54,19 +54,17 @@ def gdc_launch_dependents(*, _b: KernelBuilder) -> None:
 @builtin
 def convert_custom_float8(arg: Any, dst_ty: Any, fp_downcast_rounding: Any = None, has_minx2: Any = True, *,
                           _b: KernelBuilder) -> tensor:
-    """From fp8e4b15 to fp16 or fp32, or back (see `custom_float8.py`); a cast does the same."""
+    """From fp8e4b15 to fp16 or fp32, or back, as a cast does."""
     return sem.cast(_b, to_tensor(_b, arg), sem.as_dtype(dst_ty))
 
 
 @builtin
 def convert_fp8e4b15_to_float16(arg: Any, *, _b: KernelBuilder) -> tensor:
-    """fp8e4b15 as fp16."""
     return sem.cast(_b, to_tensor(_b, arg), fp16)
 
 
 @builtin
 def convert_float16_to_fp8e4b15(arg: Any, has_minx2: Any = True, *, _b: KernelBuilder) -> tensor:
-    """fp16 as fp8e4b15."""
     return sem.cast(_b, to_tensor(_b, arg), fp8e4b15)
 
 

@@ -1,8 +1,8 @@
 """Functions of CUDA's math library by its names, in fp32 and fp64, and single instructions on integers and bits.
 
-fp32: functions that the language has (exp, log, sin, tanh, erf, ..) are its approximations (`tilejit.language.math`);
-the others are computed in fp64 and rounded, so within 1 ulp. fp64: see `elementary.py` (4 ulp; pow, lgamma and tgamma
-say more). Names with a rounding (`add_rz`, `float2int_rd`, ..) are one instruction each, correctly rounded.
+fp32: functions of the language (exp, log, sin, tanh, erf, ..) are its approximations (`tilejit.language.math`); the
+others are computed in fp64 and rounded, so within 1 ulp. fp64: see `elementary.py`. Names with a rounding (`add_rz`,
+`float2int_rd`, ..) are one instruction each, correctly rounded.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLASS = {32: "r", 64: "l", 16: "h"}
 
 
 def _public(name: str, doc: str) -> Callable[[Callable[..., Any]], Any]:
-    """Register a function of terms as a builtin of that name on tensors and numbers."""
+    """Register a function of terms as a builtin on tensors and numbers."""
     def register(fn: Callable[..., Term]) -> Any:
         def call(*args: Any, _b: KernelBuilder) -> tensor:
             return fn(*(Term(_b, a) for a in args)).tensor
@@ -40,7 +40,7 @@ def _constraint(t: DType) -> str:
 
 
 def _instruction(name: str, text: str, types: dict[DType, str], out: DType | None = None, count: int = 1) -> None:
-    """A builtin that is one PTX instruction: `text` with the PTX type put in for each operand type that it takes."""
+    """`text` with the PTX type put in for each operand type that it takes."""
     def call(*args: Any, _b: KernelBuilder) -> tensor:
         if len(args) != count:
             raise CompilationError(f"{name} takes {count} arguments, found {len(args)}")
@@ -58,7 +58,7 @@ def _instruction(name: str, text: str, types: dict[DType, str], out: DType | Non
 
 
 def _as_one_of(b: KernelBuilder, name: str, args: tuple, legal: tuple[DType, ...]) -> list[tensor]:
-    """The arguments at one shape and of one of these types; numbers take the type of the tensors beside them."""
+    """At one shape and of one of these types; numbers take the type of the tensors beside them."""
     typed = [to_tensor(b, a) for a in args if isinstance(sem.unwrap(a), tensor)]
     kinds = {t.elem for t in typed} or {legal[0]}
     like = next((t for t in legal if t in kinds), None)
@@ -108,9 +108,9 @@ for _name, _from, _to in (("int_as_float", int32, fp32), ("float_as_int", fp32, 
     _public(_name, f"The bits of {_from} as {_to}.")(lambda x, to=_to, of=_from: x.cast(of).bits(to))
 
 
-# -- functions of floats: on fp64 as they are, on fp32 by way of fp64 --------------------------------------------------
+# -- functions of floats: on fp64 as they are, on fp32 by way of fp64 --
 def _float(name: str, *xs: Term) -> list[Term]:
-    """The arguments in their common type, fp32 or fp64, and shape."""
+    """In their common type, fp32 or fp64, and shape."""
     elems = [x.elem for x in xs]
     t = fp64 if fp64 in elems else fp32
     for e in elems:
@@ -122,7 +122,6 @@ def _float(name: str, *xs: Term) -> list[Term]:
 
 
 def _double(name: str, fn: Callable[..., Term], doc: str) -> None:
-    """A function that is computed in fp64."""
     def run(*args: Term) -> Term:
         xs = _float(name, *args)
         return fn(*(x.cast(fp64) for x in xs)).cast(xs[0].elem)
@@ -157,7 +156,7 @@ def _cbrt(x: Term) -> Term:
 def _erfinv(x: Term) -> Term:
     a = x.abs()
     y = el.erfcinv(1.0 - a)
-    # near 0, where 1 - a loses what a has: the first terms of the series, then a step of Newton's method on erf
+    # near 0, where 1 - a loses what a has: the series' first terms, then a step of Newton's method on erf
     root = host.sqrt(host.pi) / 2
     near = a * root * (1.0 + (a * a) * (root * root / 3))
     for _ in range(3):
@@ -185,7 +184,7 @@ for _name in ("hypot", "norm3d", "norm4d"):
 
 
 def _pow(x: Term, y: Term) -> Term:
-    """x^y in fp64: e^(y ln |x|), so within (4 + 2 |y ln x|) ulp."""
+    """e^(y ln |x|), so within (4 + 2 |y ln x|) ulp."""
     whole, odd = el.is_whole(y), el.is_whole(y) & ~el.is_whole(y * 0.5)
     size = el.exp(y * el.log(x.abs()))
     value = ((x.bits(int64) < 0) & odd).where(-size, size)
@@ -225,7 +224,7 @@ def _gamma_right(x: Term) -> Term:
 
 
 def _tgamma(x: Term) -> Term:
-    """The gamma function in fp64: relative error below 1e-13."""
+    """Relative error below 1e-13."""
     left = x < 0.5
     right = _gamma_right(left.where(1.0 - x, x))
     value = left.where(host.pi / (el.sinpi(x) * right), right)
@@ -235,7 +234,7 @@ def _tgamma(x: Term) -> Term:
 
 
 def _lgamma(x: Term) -> Term:
-    """ln |gamma(x)| in fp64: error below 1e-14 of the larger of 1 and the result."""
+    """ln |gamma(x)|: error below 1e-14 of the larger of 1 and the result."""
     left = x < 0.5
     r = left.where(1.0 - x, x)
     z = r - 1.0
@@ -299,7 +298,7 @@ def _fma(x: Term, y: Term, z: Term) -> Term:
     return a.fma(b, c)
 
 
-# -- bits of floats ----------------------------------------------------------------------------------------------------
+# -- bits of floats --
 def _bits(name: str, x: Term) -> tuple[Term, DType, int, int]:
     """(bits as signed integers, their type, bits of the mantissa, bias) of a float."""
     (x,) = _float(name, x)
@@ -382,7 +381,7 @@ _public("rcp64h", "1 / x of a double, of which the upper 32 bits count.")(
     lambda x: ((1.0 / x.cast(fp64)).bits(int64) & -(1 << 32)).bits(fp64))
 
 
-# -- integers ----------------------------------------------------------------------------------------------------------
+# -- integers --
 _PUBLIC["mulhi"] = math.umulhi
 _public("ffs", "The place of the lowest set bit, from 1 on; 0 for 0.")(
     lambda x: x.eq(0).where(0, (32 if x.elem.bits == 32 else 64) - _clz(x & -x)))
