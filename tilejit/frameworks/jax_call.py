@@ -5,9 +5,9 @@
         like = jax.ShapeDtypeStruct(x.shape, x.dtype)
         return tilejit.jax.call(add_kernel, x, y, like, x.size, grid=(tilejit.cdiv(x.size, 1024),), BLOCK=1024)
 
-A call is an operation of XLA's (a custom call through its FFI) on the stream that XLA gives, so it works under
-`jax.jit` and everything that traces; where there is no GPU the emulator runs the kernel. Outside of traced functions
-arrays of JAX are arguments of `kernel[grid](...)` too, through DLPack.
+A call is an operation of XLA's (a custom call through its FFI) on XLA's stream, so it works under `jax.jit` and all
+that traces; without a GPU the emulator runs the kernel. Outside of traced functions arrays of JAX are arguments of
+`kernel[grid](...)` too, through DLPack.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tilejit.runtime import knobs
 from tilejit.runtime.arrays import HOST, DeviceArray, as_dtype
 from tilejit.runtime.descriptor import TensorDescriptor
 
-#: The name under which XLA knows the handler.
+#: The handler's name.
 TARGET = "tilejit_call"
 
 
@@ -49,7 +49,7 @@ class Block:
 
 
 def descriptor(array: Any, block_shape: Any, padding: str = "zero") -> Block:
-    """What `TensorDescriptor.from_tensor` is elsewhere, of an array that JAX traces or of a result."""
+    """`TensorDescriptor.from_tensor` of an array that JAX traces or of a result."""
     return Block(array, tuple(block_shape), padding)
 
 
@@ -64,7 +64,6 @@ class _Spec:
     context: Context
 
     def run(self, call: xla_ffi.Call) -> None:
-        """Launch with XLA's buffers."""
         device = HOST if call.device is None else call.device
 
         def made(how: Any) -> Any:
@@ -91,8 +90,6 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Given:
-    """Any other argument."""
-
     value: Any
 
 
@@ -107,12 +104,13 @@ def call(kernel: Any, *args: Any, grid: Any, vmap_method: str | None = None, **n
     args: arrays of JAX; `jax.ShapeDtypeStruct(shape, dtype)` for each array that the kernel writes, which is a result;
     `InOut(array)` for one that it changes, a result too; `descriptor(any of these, block_shape)`; numbers and
     constants, which have to be known when the program is traced. named: constants and launch options. grid: as
-    everywhere; a function of the arguments by name is called when the program is traced.
-    Results come as they stand among the arguments, one alone or several as a tuple. All are row-major.
+    everywhere; a function of the arguments by name is called when the program is traced. Results come as they stand
+    among the arguments, one alone or several as a tuple, row-major.
 
     A kernel has no gradient: give one with `jax.custom_vjp`. `jax.vmap` is refused unless vmap_method="sequential",
-    which launches once for each element of the batch. Raises LaunchError for a call without results,
-    CompilationError for a kernel that cannot be compiled for these arguments."""
+    which launches once for each element of the batch. Raises LaunchError for a call without results, CompilationError
+    for a kernel that cannot be compiled for these arguments.
+    """
     import jax
 
     if vmap_method not in (None, "sequential"):
@@ -164,7 +162,7 @@ def _bare(block: Block | None) -> Block | None:
 
 
 def _typed(how: Any, operands: list[Any], results: list[Any]) -> Any:
-    """An argument as `Kernel.compile` takes it without an array."""
+    """As `Kernel.compile` takes an argument without an array."""
     if not isinstance(how, _Place):
         return how.value
     dtype: DType = as_dtype((results if how.result else operands)[how.number].dtype)
@@ -172,7 +170,7 @@ def _typed(how: Any, operands: list[Any], results: list[Any]) -> Any:
 
 
 def _number(spec: _Spec, types: list[Any]) -> int:
-    """A number that names a call in every process alike, since programs of XLA may be kept on disk."""
+    """It names a call in every process alike, since programs of XLA may be kept on disk."""
     told = (spec.kernel.kernel.source.fingerprint(), type(spec.kernel).__name__, str(spec.grid),
             [(h.number, h.result, h.block) if isinstance(h, _Place) else repr(h.value) for h in spec.args],
             list(map(str, types)), sorted((k, _plain(v)) for k, v in spec.named.items()), repr(knobs.overrides()))

@@ -8,8 +8,8 @@
 
     scale.register_autograd(lambda ctx, grad: (scale(grad, ctx.factor), None), setup_context=remember)
 
-Called on plain tensors that need no gradient the function runs as it is; under torch.compile, torch.export, autograd
-and function transforms the call is that of the operator, `torch.ops.mine.scale`.
+On plain tensors that need no gradient the function runs as it is; under torch.compile, torch.export, autograd and
+function transforms the call is that of the operator, `torch.ops.mine.scale`.
 """
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ class TorchOp:
         return bound(self.fn, args, kwargs)
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
-        """A call of any kind."""
         torch = sys.modules.get("torch")
         if torch is None:
             return self.fn(*args, **kwargs)
@@ -99,7 +98,8 @@ class TorchOp:
     def _taken(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """The operator's arguments in a call, by name; None if others are given.
 
-        Raises LaunchError where those are given and a gradient is asked for."""
+        Raises LaunchError where those are given and a gradient is asked for.
+        """
         torch = sys.modules["torch"]
         named = {n: to_torch_dtype(v) if isinstance(v, DType) else v
                  for n, v in (*zip(self.names, args), *kwargs.items())}
@@ -124,7 +124,7 @@ class TorchOp:
 
     @property
     def overload(self) -> Any:
-        """The operator, as `torch.library.opcheck` takes it."""
+        """As `torch.library.opcheck` takes it."""
         import torch
 
         self.define()
@@ -142,7 +142,7 @@ class TorchOp:
                 self.calls.wanted = self._graded
 
     def define(self) -> None:
-        """Register the operator with torch, if that is not done. Raises LaunchError for a function without types."""
+        """Register the operator with torch once. Raises LaunchError for a function without types."""
         import torch
 
         with self.lock:
@@ -189,8 +189,7 @@ class TorchOp:
 
 
 def operators() -> dict[str, TorchOp]:
-    """The operators that there are, by name: those of the parts of `tilejit.kernels` that are loaded, and the
-    program's own."""
+    """By name: those of the parts of `tilejit.kernels` that are loaded, and the program's own."""
     return {op.name: op for op in targets.values() if isinstance(op, TorchOp)}
 
 
@@ -200,9 +199,9 @@ def _arguments(schema: str) -> list[list[str]]:
 
 
 def _node(op: TorchOp) -> Callable[..., Any] | None:
-    """A function like the operator's: a node in autograd's graph, without the operator's dispatch. None for an operator
-    that autograd has to see as one (it changes arguments, or is given lists of tensors that may ask for gradients), or
-    whose function takes its arguments in other ways than by position or name."""
+    """A node in autograd's graph, without the operator's dispatch. None for an operator that autograd has to see as one
+    (it changes arguments, or is given lists of tensors that may ask for gradients), or whose function takes its
+    arguments in other ways than by position or name."""
     import torch
 
     arguments = op.overload_of(torch)._schema.arguments
@@ -238,7 +237,7 @@ def _node(op: TorchOp) -> Callable[..., Any] | None:
     node = type(op.short, (torch.autograd.Function,), {
         "forward": staticmethod(space["forward"]),
         "backward": staticmethod(space["without_lists" if lists else "_backward"])})
-    # What `node.apply` comes to where no function transform is active: those calls went another way.
+    # Where no function transform is active, `node.apply` comes to this.
     space["_apply"] = super(torch.autograd.Function, node).apply
     return space[op.short]
 
@@ -262,12 +261,13 @@ def torch_op(name: str, schema: str | None = None, *, mutates: Sequence[str] = (
 
     name: `"namespace::name"`. schema: torch's, `"(Tensor x, float factor) -> Tensor"`; without one it is read off the
     annotations. mutates: parameters whose tensors the function changes. fake: what the operator returns for fake
-    tensors; without it the function itself runs on them (its launches then do nothing), so that allocating
-    outputs and launching is all that it should do. Such a function and its kernels work under
-    `torch.compile(fullgraph=True)`, `torch.export` and, with `register_autograd`, autograd. replay: calls that need
-    none of that are replayed: for functions that decide by facts of their arguments alone (rules: runtime/replay.py).
+    tensors; without it the function itself runs on them (its launches do nothing), so it should only allocate outputs
+    and launch. Such a function and its kernels work under `torch.compile(fullgraph=True)`, `torch.export` and, with
+    `register_autograd`, autograd. replay: calls that need none of that are replayed: for functions that decide by facts
+    of their arguments alone (rules: runtime/replay.py).
 
-    Raises LaunchError for a name without a namespace, and for a function whose arguments torch has no types for."""
+    Raises LaunchError for a name without a namespace, and for a function whose arguments torch has no types for.
+    """
     return partial(_make, name, schema, mutates, fake, replay)
 
 

@@ -2,7 +2,7 @@
 that launches kernels needs it, by ctypes.
 
 A handler is a C function that is given a call frame: buffers, attributes, and functions of XLA (stream, errors). Here
-it is a callback into Python, so a call costs some microseconds more than one of C++ would.
+it is a callback into Python.
 """
 from __future__ import annotations
 
@@ -88,8 +88,7 @@ class Buffer(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call of a handler: its attribute `call`, arguments and results, and on a GPU its index and stream (None: host
-    memory)."""
+    """The handler's attribute `call`, arguments and results, and on a GPU its index and stream (None: host memory)."""
 
     number: int
     args: list[Buffer]
@@ -124,8 +123,8 @@ def handler(run: Callable[[Call], None], gpu: bool) -> Any:
 
 
 def _version(frame: _Frame) -> tuple[int, int]:
-    """XLA's own minor version: what is read here is in all of them. Another major one has other structures, and is
-    told 0.3, which it refuses."""
+    """XLA's own minor version: what is read here is in all of them. Another major one has other structures, and is told
+    0.3, which it refuses."""
     if not frame.api or frame.api.contents.version.major != 0:
         return 0, 3
     return 0, frame.api.contents.version.minor

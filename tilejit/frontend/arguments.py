@@ -14,8 +14,9 @@ class Param:
     TMA those that base, rows and their ends lie at multiples of), and whether it is an integer known not to be
     negative.
 
-    `padding` is what the block loads of a descriptor find outside the tensor, "zero" or "nan"; `ragged`: its rows may
-    end within a unit of 16 bytes. `most`: a power of two that an integer is at most, where that is known, else 0."""
+    `padding` is what block loads of a descriptor find outside the tensor, "zero" or "nan"; `ragged`: its rows may end
+    within a unit of 16 bytes. `most`: a power of two that an integer is at most, 0 if unknown.
+    """
 
     type: Type
     divisible: int = 1
@@ -27,8 +28,6 @@ class Param:
 
 @dataclass(frozen=True)
 class Const:
-    """A compile-time argument."""
-
     value: Any
 
 
@@ -44,8 +43,7 @@ Arg = Union[Param, Const, Group]
 
 
 def run_time(args: Mapping[str, Arg]) -> dict[tuple, tuple[str, Param]]:
-    """The run-time arguments, those in tuples too, by their places (a parameter's name, then indices): a name for each,
-    and what it is."""
+    """Those in tuples too, by their places (a parameter's name, then indices): a name and the Param."""
     found: dict[tuple, Param] = {}
 
     def visit(place: tuple, arg: Arg) -> None:

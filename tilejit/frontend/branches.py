@@ -1,7 +1,7 @@
 """Two ways through a program that meet again: `if`, conditional expressions, `and` and `or` on run-time scalars.
 
-What both ways bind becomes results of one structured `if`. A name that only one way binds is `Undefined` after it.
-A `return` (`break`, `continue`) under a run-time condition puts the rest of the function (of the loop's body) into both
+What both ways bind becomes results of one structured `if`; a name that only one binds is `Undefined` after it. A
+`return` (`break`, `continue`) under a run-time condition puts the rest of the function (of the loop's body) into both
 branches, so that programs stay structured.
 """
 from __future__ import annotations
@@ -33,7 +33,6 @@ from tilejit.language.semantics import literal_type, promote, unwrap
 from tilejit.language.tensor import Compound, tensor
 from tilejit.language.variables import is_held
 
-#: what errors call it
 RETURNED_VALUE = "Return type mismatch: the returned value"
 
 
@@ -46,18 +45,15 @@ class Branch:
     value: Any
 
     def bound(self, name: str) -> bool:
-        """True if the name has a value at the end."""
         return not isinstance(self.env.get(name, Undefined("")), Undefined)
 
     @property
     def pure(self) -> bool:
-        """True if running the ops where Python would not run them changes nothing."""
+        """Whether running the ops where Python would not run them changes nothing."""
         return all(op.define.pure for op in walk(self.block))
 
 
 class Branches(Frame):
-    """Branches, and what follows from both."""
-
     def branch(self, run: Callable[[], Any]) -> Branch:
         """What `run` builds, in a block of its own; the bindings are those of before again."""
         before, block = self.env, Block()
@@ -67,9 +63,10 @@ class Branches(Frame):
         return Branch(block, after, value)
 
     def join(self, node: ast.AST, cond: tensor, then: Branch, other: Branch, names: list[str], what: str) -> Any:
-        """Make the `if` of two branches and bind `names` to what they are after it.
+        """Make the `if` of two branches and bind `names` to what they are after it; the branches' common value.
 
-        The result is the branches' common value; `what` names it in errors."""
+        `what` names it in errors.
+        """
         leaves: list[tuple[tensor, tensor]] = []
         trees: dict[str, Any] = {}
         for n in names:
@@ -98,7 +95,8 @@ class Branches(Frame):
     def _meet(self, then: Branch, a: Any, other: Branch, c: Any, leaves: list[tuple[tensor, tensor]]) -> Any:
         """The tree of a value that is `a` after one branch and `c` after the other; its leaves are appended.
 
-        A number takes the other side's type if its kind fits in there."""
+        A number takes the other side's type if its kind fits in there.
+        """
         pairs: list[tuple[Any, Any]] = []
         tree = pair(a, c, pairs, len(leaves), *(partial(self._parts, side.block) for side in (then, other)))
         typed = []
@@ -117,7 +115,7 @@ class Branches(Frame):
         return self.in_block(block, lambda: value.parts(self.b))
 
     def _leaf(self, block: Block, v: Any, like: Any, dtype: Any) -> tensor:
-        """One leaf as a tensor, a number in the type of the other side's."""
+        """A number in the type of the other side's."""
         if isinstance(v, tensor):
             return v
         if isinstance(like, tensor) and isinstance(like.elem, DType) and fits(v, like.elem):
@@ -202,8 +200,9 @@ class Branches(Frame):
                       truth: bool) -> Any:
         """`left and right` or `left or right`; with `truth` only its truth matters, and it is an int1 or a constant.
 
-        As in Python, `right` does not run where a scalar `left` decides; without effects it is computed anyway.
-        The value of scalars is Python's (one of the two operands), that of tiles int1."""
+        As in Python, `right` does not run where a scalar `left` decides, unless it has no effects. The value of scalars
+        is Python's (one of the two operands), that of tiles int1.
+        """
         left = unwrap(left)
         if not isinstance(left, tensor):
             return right() if bool(left) == is_and else left
@@ -231,7 +230,6 @@ class Branches(Frame):
         return self.join(node, cond, then, other, names, "the condition")
 
     def _operand_type(self, node: ast.AST, left: tensor, right: Any) -> DType:
-        """The type of `left and right` as a value."""
         weak = isinstance(right, (bool, int, float))
         a, c = left.elem, literal_type(right) if weak else getattr(right, "elem", None)
         if not isinstance(a, DType) or not isinstance(c, DType):
@@ -239,7 +237,6 @@ class Branches(Frame):
         return promote(a, False, c, weak and not is_held(right))
 
     def _operand(self, x: Any, dtype: DType) -> tensor:
-        """An operand of `and` or `or` in the type of the result."""
         if dtype == sem.int1:
             return sem.to_bool(self.b, x if isinstance(x, tensor) else bool(x))
         if not isinstance(x, tensor):

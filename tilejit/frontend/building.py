@@ -11,14 +11,15 @@ from tilejit.ir.target import DEFAULT, Target, target_named
 from tilejit.ir.types import Desc, Ptr, Tile, elem_of, with_elem
 from tilejit.language.tensor import KernelBuilder, tensor, tensor_descriptor
 
-#: registers that instructions can name (PTX ISA, .maxnreg; SASS has eight bits for one)
+#: registers that instructions can name (PTX ISA, .maxnreg)
 THREAD_REGISTERS = 255
 
 
 def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> Function:
-    """The function of a kernel; `attrs` are its options (num_warps, num_stages, debug, ...).
+    """`attrs` are the kernel's options (num_warps, num_stages, debug, ...).
 
-    Raises CompilationError at the user's line for anything that is not the tile language."""
+    Raises CompilationError at the user's line for anything that is not the tile language.
+    """
     from tilejit.frontend.walker import Walker
 
     loc = Loc(source.file, source.tree.lineno, source.tree.col_offset, source.tree.col_offset + 3, source.name)
@@ -110,7 +111,6 @@ def _drop_const(fn: Function) -> None:
 
 
 def _known(p: Param) -> dict[str, Any]:
-    """What the IR is told of an argument beside its type."""
     return {**({"divisible": p.divisible} if p.divisible > 1 else {}),
             **({"nonnegative": True} if p.nonnegative else {}),
             **({"padding": p.padding} if isinstance(p.type, Desc) else {}),
@@ -119,7 +119,7 @@ def _known(p: Param) -> dict[str, Any]:
 
 
 def check_target(attrs: dict[str, Any], loc: Loc) -> Target:
-    """The chip that the options ask for. Raises CompilationError for options that it cannot follow."""
+    """Raises CompilationError for options that the chip cannot follow."""
     try:
         target = target_named(attrs.get("target"))
     except CompilationError as e:

@@ -19,25 +19,22 @@ from tilejit.language.loops import range as device_range
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import block_type, constexpr, tensor
 
-#: Python's own functions that work on constants (and, for min, max and abs, on tensors).
+#: Python's own functions that work on constants (min, max and abs on tensors too).
 _SAFE = {len, int, float, bool, str, isinstance, getattr, hasattr, tuple, list, range, min, max, abs, type, sum, divmod,
          DType}
 
 
-#: How deep a kernel may call itself, specialised by constants and shapes.
+#: How deep a kernel may call itself.
 _DEPTH = 24
 #: What Python's functions, and the package's for the host, are in a kernel.
 _INSTEAD: dict[Any, Any] = {print: debug.device_print}
 
 
 class Calls(Expressions):
-    """Calls of every kind."""
-
     def expr_Call(self, node: ast.Call) -> Any:
         return self.called(self.expr(node.func), node)
 
     def called(self, fn: Any, node: ast.Call) -> Any:
-        """A function with the arguments that a call has."""
         args = self.items(node.args)
         kwargs: dict[str, Any] = {}
         for k in node.keywords:
@@ -109,7 +106,7 @@ class Calls(Expressions):
 
     def _call_constant(self, fn: constexpr, args: list[Any], kwargs: dict[str, Any], where: ast.AST,
                        node: ast.AST | None) -> Any:
-        """Call what a `tl.constexpr` marks: an author's Python function runs on constants."""
+        """What a `tl.constexpr` marks: an author's Python function runs on constants."""
         known = fn.value
         author = isinstance(known, FunctionType) and not getattr(known, "is_builtin", False)
         if not author or contains_tensor((*args, *kwargs.values())):
@@ -133,7 +130,7 @@ class Calls(Expressions):
         return result
 
     def inline(self, source: KernelSource, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None) -> Any:
-        """Build the body of another kernel function in place; its value is what it returns."""
+        """Build another kernel's body in place; its value is what it returns."""
         where = node if node is not None else self.source.tree
         if self.stack.count(source) >= _DEPTH:
             names = " -> ".join(dict.fromkeys(s.name for s in self.stack[self.stack.index(source):]))

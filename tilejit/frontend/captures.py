@@ -28,7 +28,7 @@ class Capture:
 
     @cached_property
     def sources(self) -> list[KernelSource]:
-        """The source of a captured kernel, of all methods of an aggregate class; none of a constant."""
+        """Of a captured kernel, or of all methods of an aggregate class."""
         if isinstance(self.value, type):
             members = [m for c in self.value.__mro__ if issubclass(c, Aggregate) and c is not Aggregate
                        for m in vars(c).values()]
@@ -70,7 +70,7 @@ def reached(source: KernelSource) -> list[tuple[KernelSource, list[Capture]]]:
 
 
 def _chains(node: ast.AST) -> Iterator[tuple[str, ...]]:
-    """The names of every `a.b.c` in a tree, as long as it is written."""
+    """The names of every `a.b.c` in a tree."""
     names: list[str] = []
     inner = node
     while isinstance(inner, ast.Attribute):

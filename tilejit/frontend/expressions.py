@@ -39,7 +39,6 @@ _PYTHON: dict[str, Callable[[Any, Any], Any]] = {
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
     ">": lambda a, b: a > b, ">=": lambda a, b: a >= b}
 _PYTHON_UNARY: dict[str, Callable[[Any], Any]] = {"+": lambda a: +a, "-": lambda a: -a, "~": lambda a: ~a}
-#: What Python's operators raise for constants that they do not work on.
 PYTHON_ERRORS = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError)
 SUPPORTED = ("assignments, if/elif/else, for over range/tl.range/tl.static_range, while, break, continue, return, "
              "assert, expressions and calls of tl functions and other kernels")
@@ -49,7 +48,6 @@ class Expressions(Loops):
     """`expr` and one handler per node type."""
 
     def expr(self, node: ast.expr) -> Any:
-        """The value of an expression."""
         if isinstance(node, ast.Constant):       # leaves build no ops, which would need their place
             return node.value
         if isinstance(node, ast.Name):
@@ -101,7 +99,6 @@ class Expressions(Loops):
         return self.binary(node, self.expr(node.left), self.expr(node.right), type(node.op))
 
     def binary(self, node: ast.AST, left: Any, right: Any, op: type) -> Any:
-        """`left op right` on constants or tensors."""
         if op not in _BINARY:
             raise self.fail(node, f"operator '{op.__name__}' is not part of the tile language; tl.dot multiplies "
                                   "matrices")
@@ -152,7 +149,7 @@ class Expressions(Loops):
         return self._operate(node, _COMPARE[type(op)], left, right)
 
     def _contains(self, node: ast.Compare, container: Any, x: Any) -> Any:
-        """`x in container`: for run-time values, whether x equals one of the elements of a tuple."""
+        """For run-time values, whether x equals one of the elements of a tuple."""
         if not contains_tensor(x) and not contains_tensor(container):
             return self.python(node, lambda: f"{describe(x)} in {describe(container)}", lambda: x in container)
         if not isinstance(container, (tuple, list, range)) or isinstance(x, tuple):
@@ -390,8 +387,8 @@ class Bound:
 
 
 class Method:
-    """A Python function of a value class, which runs on values when the kernel is compiled; it may ask for the builder
-    as `_semantic`, to hand it on to functions of the language."""
+    """A Python function of a value class, which runs when the kernel is compiled; it may ask for the builder as
+    `_semantic`."""
 
     def __init__(self, function: Any, owner: Any):
         self.function, self.owner = function, owner

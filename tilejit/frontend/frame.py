@@ -27,24 +27,22 @@ class Frame:
         self.result: Any = None                  # and what
 
     def expr(self, node: ast.expr) -> Any:
-        """The value of an expression."""
         raise NotImplementedError
 
     def condition(self, node: ast.expr) -> Any:
-        """A condition: a constant, or a scalar int1 tensor."""
+        """A constant, or a scalar int1 tensor."""
         raise NotImplementedError
 
     def items(self, nodes: list[ast.expr]) -> list[Any]:
-        """The values of a list of expressions, `*tuples` spread out."""
+        """`*tuples` are spread out."""
         raise NotImplementedError
 
     def run(self, body: list[ast.stmt]) -> Exit | None:
-        """Build statements in order; how they end, None if at the last one."""
+        """How statements end, None if at the last one."""
         raise NotImplementedError
 
     # -- errors and locations -----------------------------------------------------------------------
     def loc(self, node: ast.AST) -> Loc:
-        """The span of a node in the user's file."""
         source = self.source
         if not isinstance(node, (ast.expr, ast.stmt)):
             return Loc(source.file, source.line, 0, 1, source.name, self.call_site)
@@ -52,7 +50,6 @@ class Frame:
         return Loc(source.file, node.lineno, node.col_offset, end or 10 ** 6, source.name, self.call_site)
 
     def fail(self, node: ast.AST, message: str, *notes: str) -> CompilationError:
-        """An error at a node."""
         return CompilationError(message, self.loc(node), notes)
 
     # -- blocks ------------------------------------------------------------------------------------------

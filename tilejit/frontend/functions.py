@@ -26,8 +26,6 @@ class ConstexprFunction:
 
 
 class BoundConstexpr:
-    """A `constexpr_function` as a method of a value."""
-
     def __init__(self, function: ConstexprFunction, owner: Any):
         self.function, self.owner = function, owner
         self.must_use = getattr(function, "must_use", None)
@@ -59,7 +57,7 @@ def plain(x: Any) -> Any:
 
 
 def constexpr_function(fn: Callable[..., Any]) -> ConstexprFunction:
-    """Make a Python function one that kernels may call on constants, when they are compiled; one that is stays so."""
+    """Make a Python function one that kernels may call on constants, when they are compiled."""
     return fn if isinstance(fn, ConstexprFunction) else ConstexprFunction(fn)
 
 
@@ -74,11 +72,10 @@ def must_use_result(fn: Any, is_active: bool = True) -> Any:
     return fn
 
 
-#: Modules whose functions run on constants as Python runs them: what they do does not change with a kernel's source.
+#: Modules whose functions run on constants: what they do does not change with a kernel's source.
 _PURE = {"tilejit", "math", "numpy", "operator", "_operator", "builtins", "functools"}
 
 
 def runs_on_constants(fn: Any) -> bool:
-    """True for functions of Python's own and numpy's."""
     module = getattr(fn, "__module__", None) or type(fn).__module__
     return callable(fn) and (module if module.startswith("tilejit") else module.split(".")[0]) in _PURE

@@ -1,10 +1,9 @@
 """Loops on the device: `for` over ranges and `while`, and unrolled ones over compile-time tuples.
 
 A name that a loop's body assigns and that had a number, a tensor or something made of these before is carried from one
-iteration to the next, at the type it had first. What cannot be carried (None, a value whose type changes) is fine as
-long as every iteration assigns it before it reads it: so a loop is built again with such names undefined at its start,
-and reading one is then an error at the user's line. It is built again too where a descriptor is found to change: it
-then carries the parts that do.
+iteration to the next, at the type it had first. What cannot be carried (None, a value whose type changes) must be
+assigned by every iteration before it is read: the loop is built again with such names undefined at its start, and
+reading one is an error. It is built again too where a descriptor is found to change: it then carries the parts that do.
 
 A loop that may end early (`break`, `return`) carries a flag for it, and what is returned; a `for` then is a `while`.
 """
@@ -44,8 +43,8 @@ from tilejit.language.tensor import tensor
 
 @dataclass(frozen=True)
 class Carried:
-    """What a loop does with the names that it assigns: the trees of those it carries and the initial tensors of
-    their slots, and the trees of those that stay what they are."""
+    """What a loop does with the names that it assigns: the trees of those it carries and the initial tensors of their
+    slots, and the trees of those that stay what they are."""
 
     trees: dict[str, Any]
     inits: list[tensor]
@@ -61,13 +60,13 @@ class Carried:
         return self.inits[tree.index] if isinstance(tree, Slot) else tree
 
 
-#: Names, that no program can have, of what loops carry beside its variables: whether they ended early, whether by a
+#: Names, that no program can have, of what loops carry beside variables: whether they ended early, whether by a
 #: `return`, of what, and the counter of a `for`.
 BROKE, RETURNED, RESULT, COUNTER = "broke.", "returned.", "result.", "counter."
 
 
 class Loops(Branches):
-    """The loop statements: each gives how it ends for the function or the loop around it, None for normally."""
+    """Each gives how it ends for the function or the loop around it, None for normally."""
 
     def stmt_For(self, node: ast.For) -> Exit | None:
         if node.orelse:
@@ -85,7 +84,7 @@ class Loops(Branches):
         return self._for(node, node.target.id, it)
 
     def _unrolled(self, node: ast.For, items: tuple[Any, ...]) -> Exit | None:
-        """The iterations over items that are known, one after another."""
+        """Over items that are known, one after another."""
         for i, item in enumerate(items):
             self.assign(node.target, item)
             done = self._body(node)
@@ -115,8 +114,7 @@ class Loops(Branches):
             self.loop_depth -= 1
 
     def iterator(self, node: ast.expr) -> Any:
-        """What a `for` runs over; Python's range() is a loop on the device, as tl.range(), whose keywords it takes
-        (Triton passes over them)."""
+        """What a `for` runs over; Python's range() is a loop on the device, as tl.range(), whose keywords it takes."""
         if isinstance(node, ast.Call) and self.expr(node.func) is builtins.range:
             if not 1 <= len(node.args) <= 3:
                 raise self.fail(node, f"range() takes 1 to 3 arguments, found {len(node.args)}")
@@ -128,8 +126,9 @@ class Loops(Branches):
                 build: Callable[[Carried, dict[str, Undefined]], list[Value]]) -> Exit | None:
         """Build a loop that assigns `names`, and bind them to what they are after it.
 
-        `build` reports the names that an iteration leaves at something that cannot be carried as it is; while there are
-        any, what it built is thrown away and the loop is built again, with such a name opened further or undefined."""
+        `build` reports names that an iteration leaves at something that cannot be carried as it is; while there are
+        any, the loop is built again, with such a name opened further or undefined.
+        """
         start, mark, opened = self.env, len(self.b.block.ops), self.opened.setdefault(id(node), Opened())
         early = [BROKE, *((RETURNED, RESULT) if returns(node.body) else ())] if breaks(node.body) else []
         outer = {n: start[n] for n in (BROKE, RETURNED, RESULT, COUNTER) if n in start}
@@ -174,7 +173,7 @@ class Loops(Branches):
         return Carried(trees, leaves, fixed, opened)
 
     def _bind(self, carried: Carried, values: list[Value]) -> None:
-        """Bind the carried names to new values (region arguments or results)."""
+        """To new values (region arguments or results)."""
         parts = [tensor(v) for v in values]
         for n, tree in carried.trees.items():
             self.env[n] = fill(self.b, tree, parts)
@@ -309,7 +308,7 @@ class Loops(Branches):
 
     def _while(self, node: ast.For | ast.While, going: Callable[[], Any], iteration: Callable[[], Exit | None],
                tested: list[str], constant: list[bool], carried: Carried, bad: dict[str, Undefined]) -> list[Value]:
-        """Build a `while`. `tested` are the names that its condition binds; `constant` gets its value, if it is one."""
+        """`tested` are the names that its condition binds; `constant` gets its value, if it is one."""
         kinds = [v.value.type for v in carried.inits]
         before, body = Block(kinds), Block(kinds)
 

@@ -20,13 +20,12 @@ from tilejit.errors import CompilationError
 from tilejit.ir.types import DType, Ptr
 from tilejit.language.tensor import constexpr
 
-# Some releases of CPython count the depth of the tree that they build once for all threads: where one takes over from
-# another in the midst of it, ast.parse raises "AST constructor recursion depth mismatch" (python/cpython#106905).
+# Some releases of CPython count the depth of the tree that they build once for all threads: ast.parse then raises "AST
+# constructor recursion depth mismatch" (python/cpython#106905).
 _PARSING = threading.Lock()
 
 
 def parse(text: str) -> ast.Module:
-    """ast.parse, by one thread at a time."""
     with _PARSING:
         return ast.parse(text)
 
@@ -66,9 +65,7 @@ def unparser() -> Any:
 
 
 def unparse(tree: ast.AST) -> str:
-    """Source text of a tree: the same on every Python version for the accepted grammar.
-
-    What astunparse does not know (newer syntax) is printed by the standard library instead."""
+    """The same text on every Python version for the accepted grammar; newer syntax by the standard library."""
     out = io.StringIO()
     try:
         unparser()(tree, file=out)
@@ -78,7 +75,7 @@ def unparse(tree: ast.AST) -> str:
 
 
 def signature(fn: Callable[..., Any]) -> inspect.Signature:
-    """A function's signature. Annotations that Python 3.14 defers, of names that are not there, are text."""
+    """Annotations that Python 3.14 defers, of names that are not there, are text."""
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 
@@ -110,11 +107,12 @@ class Enclosing(Mapping[str, Any]):
 class KernelSource:
     """A kernel function's source, parsed on first use; with `replaced`, that text stands in place of its own.
 
-    Raises CompilationError if Python cannot show the source (a REPL or `exec`)."""
+    Raises CompilationError if Python cannot show the source (a REPL or `exec`).
+    """
 
     def __init__(self, fn: Callable[..., Any], replaced: str | None = None):
         self.fn, self.name, self.replaced = fn, fn.__name__, replaced
-        #: whether the body may read a constant of its surroundings by its name; for languages that are stricter
+        #: whether the body may read a constant of its surroundings by its name
         self.readable: Callable[[Any], bool] = lambda value: True
         self.signature = signature(fn)
         self.file = fn.__code__.co_filename
@@ -122,20 +120,20 @@ class KernelSource:
 
     @cached_property
     def lines(self) -> tuple[list[str], int]:
-        """The function's lines, and the number of the first in its file."""
+        """And the number of the first in its file."""
         if self.replaced is not None:
             return self.replaced.splitlines(keepends=True), self.line
         return inspect.getsourcelines(self.fn)
 
     @property
     def text(self) -> str:
-        """The function from `def` on, not indented."""
+        """From `def` on, not indented."""
         lines = textwrap.dedent("".join(self.lines[0])).splitlines(keepends=True)
         return "".join(lines[next(i for i, line in enumerate(lines) if line.startswith("def ")):])
 
     @cached_property
     def tree(self) -> ast.FunctionDef:
-        """The function's AST with line and column numbers of its file."""
+        """With line and column numbers of its file."""
         missing = CompilationError(f"@kernel needs the source of {self.name!r}: put it in a file (found none for "
                                    f"{self.file})")
         try:
@@ -145,7 +143,7 @@ class KernelSource:
         text = "".join(lines)
         dedented = textwrap.dedent(text)
         indent = len(lines[0]) - len(lines[0].lstrip())
-        elsewhere = self.file.startswith("<")       # Python may have other text under such a name: that of `python -c`
+        elsewhere = self.file.startswith("<")  # Python may have other text under such a name: that of `python -c`
         try:
             function = parse(dedented).body[0]
         except SyntaxError:
@@ -166,16 +164,15 @@ class KernelSource:
 
     @cached_property
     def constexprs(self) -> set[str]:
-        """Names of the parameters annotated as tl.constexpr."""
         return self._annotated("constexpr")
 
     @cached_property
     def walked(self) -> set[str]:
         """Names that end several loops `range(0, NAME, STEP)` with the same step: rows that are walked block by block,
-        more than once. As the bytecode has them, so that no source is read for it."""
+        more than once. From the bytecode, so that no source is read."""
         if "range" not in self.fn.__code__.co_names:
             return set()
-        loads: list[object] = []                 # what is loaded behind `range`, up to its call
+        loads: list[object] = []  # what is loaded behind `range`, up to its call
         found: list[tuple[object, ...]] = []
         for op in dis.get_instructions(self.fn.__code__):
             if op.argval == "range":
@@ -191,25 +188,22 @@ class KernelSource:
 
     @cached_property
     def consts(self) -> set[str]:
-        """Names of the parameters annotated as tl.const."""
         return self._annotated("const")
 
     def _annotated(self, name: str) -> set[str]:
-        """Names of the parameters whose annotation is the language's class of that name, or its name as text."""
+        """Parameters whose annotation is the language's class of that name, or its name as text."""
         given = {p.name: p.annotation for p in self.signature.parameters.values()}
         return {n for n, a in given.items() if isinstance(a, str) and a.split(".")[-1] == name or
                 isinstance(a, type) and a.__name__ == name and a.__module__.startswith("tilejit.language")}
 
     @cached_property
     def locals(self) -> frozenset[str]:
-        """Names that are local variables: parameters, and what the body assigns."""
         from tilejit.frontend.values import assigned
 
         return frozenset([*self.signature.parameters, *assigned([*self.tree.body])])
 
     @cached_property
     def enclosing(self) -> Enclosing:
-        """The variables of functions around this one that it reads."""
         return Enclosing(dict(zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ())))
 
     def lookup(self, name: str) -> Any:
@@ -221,7 +215,6 @@ class KernelSource:
         return getattr(builtins, name) if hasattr(builtins, name) else self._missing(name)
 
     def is_global(self, name: str) -> bool:
-        """True if a free name is a global variable."""
         return name in self.fn.__globals__ and name not in self.enclosing.cells
 
     @staticmethod
@@ -229,7 +222,7 @@ class KernelSource:
         raise KeyError(name)
 
     def normalised(self) -> str:
-        """The function without decorators, docstring, comments and layout."""
+        """Without decorators, docstring, comments and layout."""
         tree = parse(ast.unparse(self.tree)).body[0]
         assert isinstance(tree, ast.FunctionDef)
         tree.decorator_list = []
@@ -257,13 +250,13 @@ class KernelSource:
 
 
 def constant_text(value: Any) -> str:
-    """A constant with its type: 1, 1.0 and True differ."""
+    """With its type: 1, 1.0 and True differ."""
     value = value.value if isinstance(value, constexpr) else value
     return f"{type(value).__name__}:{value!r}"
 
 
 def is_constant(value: Any) -> bool:
-    """True for what a kernel may read from its surroundings by value."""
+    """What a kernel may read from its surroundings by value."""
     if isinstance(value, (bool, int, float, str, DType, Ptr, constexpr, type(None))):
         return True
     return isinstance(value, tuple) and all(map(is_constant, value))

@@ -23,7 +23,7 @@ LEAF = (tensor, bool, int, float)
 
 @dataclass(frozen=True)
 class Undefined:
-    """What a name is bound to where not every path gives it a value: reading it is an error, `'name' {reason}`."""
+    """Not every path gives the name a value: reading it is an error, `'name' {reason}`."""
 
     reason: str
     notes: tuple[str, ...] = ()
@@ -55,23 +55,22 @@ class Made:
 
 
 def returns(body: Sequence[ast.stmt]) -> bool:
-    """True if a statement may return."""
     return any(ast.Return in _exits(stmt) for stmt in body)
 
 
 def leaves_early(body: Sequence[ast.stmt]) -> bool:
-    """True if a statement may return, or may end an iteration of the loop around the statements, or that loop."""
+    """Whether a statement may return, or may end an iteration of the loop around the statements, or that loop."""
     return any(map(_exits, body))
 
 
 def breaks(body: Sequence[ast.stmt]) -> bool:
-    """True if a loop of this body may end before its last iteration does."""
+    """Whether a loop of this body may end before its last iteration does."""
     return any(_exits(stmt) - {ast.Continue} for stmt in body)
 
 
 @lru_cache(maxsize=4096)
 def _exits(node: ast.AST) -> frozenset[type]:
-    """The kinds of statements in a tree that leave it: `return`, and `break` and `continue` of loops around it."""
+    """The statements in a tree that leave it: `return`, and `break` and `continue` of loops around it."""
     if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
         return frozenset((type(node),))
     inner = frozenset[type]().union(*map(_exits, ast.iter_child_nodes(node)))
@@ -105,12 +104,11 @@ def retuple(like: Any, items: list[Any]) -> Any:
 
 
 def same_tuple_type(a: Any, c: Any) -> bool:
-    """True for two tuples of one type and length."""
     return isinstance(a, tuple) and type(a) is type(c) and len(a) == len(c)
 
 
 def identical(a: Any, c: Any) -> bool:
-    """True if two values are one and the same: one tensor, or equal constants of one type."""
+    """Whether two values are one tensor, or equal constants of one type."""
     a, c = unwrap(a), unwrap(c)
     if isinstance(a, tensor) or isinstance(c, tensor):
         return isinstance(a, tensor) and isinstance(c, tensor) and a.value is c.value
@@ -179,7 +177,8 @@ def pair(a: Any, c: Any, pairs: list[tuple[Any, Any]], first: int, open_a: Calla
     """One tree for two values: leaves that differ become Slots (from number `first` on), appended to `pairs`.
 
     `open_a` and `open_c` give the parts of compounds, each on its own path. Raises CompilationError where the two are
-    built differently."""
+    built differently.
+    """
     a, c = unwrap(a), unwrap(c)
     if identical(a, c):
         return a
@@ -194,7 +193,7 @@ def pair(a: Any, c: Any, pairs: list[tuple[Any, Any]], first: int, open_a: Calla
 
 
 def fits(number: bool | int | float, elem: DType) -> bool:
-    """True if a number may become a constant of an element type: bool < int < float, never down."""
+    """Whether a number may become a constant of an element type: bool < int < float, never down."""
     if isinstance(number, bool):
         return True
     return elem.is_float or isinstance(number, int) and elem.kind != "bool"
@@ -206,14 +205,13 @@ def number_type(x: bool | int | float, y: bool | int | float) -> DType:
 
 
 def contains_tensor(value: Any) -> bool:
-    """True for a tensor and for a tuple with a tensor inside."""
+    """In tuples too."""
     value = unwrap(value)
     return isinstance(value, (tensor, Compound)) \
         or isinstance(value, (tuple, list)) and any(map(contains_tensor, value))
 
 
 def describe(value: Any) -> str:
-    """A value in an error message."""
     value = unwrap(value)
     if isinstance(value, tensor):
         return repr(value)

@@ -1,4 +1,4 @@
-"""Whether configurations of a kernel compute the same: their outputs against those of the first one."""
+"""Whether configurations of a kernel compute the same as the first one."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import numpy as np
 from tilejit.runtime.arrays import from_numpy_dtype
 
 #: What two orders of summation may differ by, of an element and of the root of the mean square of its array: four units
-#: in the last place where results are rounded to 16 or 8 bits, more for the roundings on the way of wider ones.
+#: in the last place where results are rounded to 16 or 8 bits, more for wider ones.
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4, "tf32": 1e-2, "fp16": 4e-3, "bf16": 3.2e-2, "fp8e4nv": 0.5, "fp8e5": 1.0}
 
 

@@ -7,9 +7,9 @@
     scale[lambda meta: (tilejit.cdiv(n, meta["BLOCK"]),)](x, out, n)
 
 At the first launch with new values of the `key` arguments (or arrays of other dtypes) every configuration is compiled
-and run; the fastest is used from then on. One that does not compile or launch, hangs or faults, is left out. What
-an array holds after tuning is what one launch leaves, unless the kernel adds to what it finds: `reset_to_zero` and
-`restore_value` name such arrays.
+and run; the fastest is used from then on. One that does not compile or launch, hangs or faults, is left out. Arrays
+then hold what one launch leaves, unless the kernel adds to what it finds: `reset_to_zero` and `restore_value` name such
+arrays.
 """
 from __future__ import annotations
 
@@ -43,15 +43,16 @@ from tilejit.tools.costs import (
 from tilejit.tools.trials import Launched, NotApart, compiling, measure
 from tilejit.tools.wrapper import Call, Choices, Wrapper, call_of, check_names
 
-#: times a call: do_bench(call, quantiles=(0.5, 0.2, 0.8)) -> milliseconds, one number or a list whose first counts
+#: do_bench(call, quantiles=(0.5, 0.2, 0.8)) -> milliseconds, one number or a list whose first counts
 Bench = Callable[..., Any]
 
 
 class Autotuner(Choices, Wrapper):
     """A kernel that is launched in the fastest of several configurations; see `autotune`.
 
-    `best_config` is the one of the last launch, `cache` the one of every key so far, `timings` what was measured for
-    each key (milliseconds; clocks in the emulator), `failures` why configurations were left out."""
+    `best_config` is that of the last launch, `cache` that of every key so far, `timings` what was measured for each key
+    (milliseconds; clocks in the emulator), `failures` why configurations were left out.
+    """
 
     def __init__(self, fn: Any, configs: Sequence[Config], key: Sequence[str], prune: Mapping[str, Any],
                  zeroed: Sequence[str], restored: Sequence[str], pre_hook: Callable[..., Any] | None,
@@ -98,7 +99,7 @@ class Autotuner(Choices, Wrapper):
         return self._with(config, grid, args, kwargs)
 
     def _with(self, config: Config, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
-        """The call in this configuration, its hook called."""
+        """With the configuration's hook called."""
         given = config.given
         twice = [n for n in given if n in kwargs or n in self.names[:len(args)]]
         if twice:
@@ -128,7 +129,7 @@ class Autotuner(Choices, Wrapper):
 
     # -- tuning -------------------------------------------------------------------------------------------------
     def tune(self, key: tuple, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Config:
-        """Measure what is worth measuring (or read what was, from disk) and remember the best for `key`."""
+        """Measure what is worth measuring (or read it from disk) and remember the best for `key`."""
         configs, began = self.pruned(args, kwargs), time.perf_counter()
         where = self._disk_key(key, configs) if self.cache_results else None
         known = tuned.read(where) if where else None
@@ -199,7 +200,7 @@ class Autotuner(Choices, Wrapper):
 
     def _inside(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any],
                 agreement: Agreement | None) -> tuple[dict[Config, float], dict[Config, Exception]]:
-        """In this process: first all are compiled, then they are measured one after another."""
+        """In this process: first all are compiled, then measured one after another."""
         failures = self.compile_all(configs, grid, args, kwargs)
         times: dict[Config, float] = {}
         start = Saved()
@@ -223,7 +224,7 @@ class Autotuner(Choices, Wrapper):
 
     def _outputs(self, config: Config, grid: Any, args: tuple, kwargs: dict[str, Any],
                  start: Saved) -> dict[str, Any]:
-        """What one launch leaves in the arrays that it writes, if they hold what they do at the `start`."""
+        """What one launch leaves in the arrays that it writes, from what they hold at the `start`."""
         full = {**self.named(args, kwargs), **config.all_kwargs()}
         kernel, inner, options = self._with(config, grid, args, kwargs)
         arrays = written_arrays(kernel, inner, options)
@@ -244,7 +245,7 @@ class Autotuner(Choices, Wrapper):
         return found
 
     def _time(self, config: Config, grid: Any, args: tuple, kwargs: dict[str, Any]) -> float:
-        """The cost of one configuration; arrays are reset and restored around each call."""
+        """Arrays are reset and restored around each call."""
         full = {**self.named(args, kwargs), **config.all_kwargs()}
         saved = Saved()
 
@@ -291,7 +292,7 @@ class Autotuner(Choices, Wrapper):
 
     def compile_all(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> dict[
             Config, Exception]:
-        """Compile configurations side by side; what cannot be compiled, and why."""
+        """Side by side; what cannot be compiled, and why."""
         jobs, failures = self._jobs(configs, grid, args, kwargs)
         with compiling(jobs) as made:
             for config, future in made.items():
@@ -302,7 +303,7 @@ class Autotuner(Choices, Wrapper):
         return failures
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[Any]:
-        """Compile every configuration (loading it too with GPU arrays) without launching any; see `Kernel.warmup`."""
+        """Compile every configuration (loading it too with GPU arrays); see `Kernel.warmup`."""
         configs = self.pruned(args, kwargs)
         failures = self.compile_all(configs, grid, args, kwargs)
         if len(failures) == len(configs):
@@ -361,7 +362,7 @@ def _line(error: Exception) -> str:
 
 
 def _nothing_works(name: str, failures: Mapping[Config, Exception]) -> str:
-    """Why a kernel cannot be tuned: the one error that all configurations share, in full, or one line for each."""
+    """The one error that all configurations share, in full, or one line for each."""
     texts = list(dict.fromkeys(map(str, failures.values())))
     head = f"{name}: none of the {len(failures)} configurations works"
     if len(texts) == 1:
@@ -377,27 +378,23 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
              isolate: bool | None = None, timeout: float = 20.0) -> Callable[[Any], Autotuner]:
     """Launch a kernel in the fastest of `configs`, measured anew for every value of the arguments named in `key`.
 
-    Names and meaning are Triton's. prune_configs_by: `early_config_prune(configs, arguments, **keywords)` returns
-    those to consider, `perf_model(**everything)` estimates times, of which the `top_k` (a number, or a part as a
-    float) least are measured. Before each measured call arrays in `reset_to_zero` are zeroed; those in `restore_value`
-    are put back after it. `pre_hook(arguments, reset_only=False)` and `post_hook(arguments, exception=None)` replace
-    that.
+    Names and meaning are Triton's. prune_configs_by: `early_config_prune(configs, arguments, **keywords)` returns those
+    to consider, `perf_model(**everything)` estimates times, of which the `top_k` (a number, or a part as a float) least
+    are measured. Before each measured call arrays in `reset_to_zero` are zeroed; those in `restore_value` are put back
+    after it. `pre_hook(arguments, reset_only=False)` and `post_hook(arguments, exception=None)` replace that.
     On a GPU configurations run in a process of their own, on copies of the arrays, each as soon as it is compiled, for
-    about `warmup` and `rep` milliseconds (less if it is far behind). One that takes longer than `timeout` seconds, or
-    destroys the CUDA context, ends that process: it is left out, `report()` names it, and the others run in a new one.
-    `check`: what each leaves in the arrays that it writes is compared with what the first one leaves: integers exactly,
-    floats within a tolerance by dtype (`tools/agreement.py`), or within `check` if that is a number; what differs is
-    left out as wrong. `isolate=False` (or the knob) measures in this process, after all are compiled; so do
-    `do_bench(call, quantiles=...)`, which returns milliseconds (or a list whose first number counts), and kernels that
-    follow addresses in arrays. The report says so.
-    What was measured is kept on disk, beside the compiled kernels, for later processes on the same kind of GPU with the
-    same driver, unless `cache_results` is False.
+    about `warmup` and `rep` milliseconds (less if far behind). One that takes longer than `timeout` seconds, or
+    destroys the CUDA context, is left out, and `report()` names it. `check`: what each leaves in the arrays that it
+    writes is compared with what the first one leaves: integers exactly, floats within a tolerance by dtype
+    (`tools/agreement.py`), or within `check` if that is a number; what differs is left out. `isolate=False` (or the
+    knob) measures in this process, after all are compiled; so do `do_bench(call, quantiles=...)`, which returns
+    milliseconds (or a list whose first number counts), and kernels that follow addresses in arrays.
+    Measurements are kept on disk, for the same kind of GPU with the same driver, unless `cache_results` is False.
+    In the emulator each configuration runs once, and the clocks of `tilejit.timeline`'s model, times the waves of CTAs,
+    decide (`tools/costs.py`); in the evaluator the first that works is used.
 
-    On the CPU nothing can be timed: in the emulator each configuration runs once, and the clocks of
-    `tilejit.timeline`'s model, times the waves of CTAs, decide (`tools/costs.py`); in the evaluator the first
-    configuration that works is used.
-
-    Raises ArgumentError for names that the kernel does not have; AutotuneError at a launch where nothing works."""
+    Raises ArgumentError for names that the kernel does not have; AutotuneError at a launch where nothing works.
+    """
     if use_cuda_graph:
         raise ArgumentError("autotune: use_cuda_graph is not supported; give a do_bench that times as you like")
     spend = 25.0 if warmup is None else warmup, 100.0 if rep is None else rep

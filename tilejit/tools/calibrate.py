@@ -2,11 +2,11 @@
 
     python -m tilejit calibrate [--seconds 150] [--seed N] [--times FILE] [--out FILE]
 
-Random products of 16- and 8-bit numbers are computed by the likeliest ways and by some others; device time alone, by
-CUDA graphs. The numbers that `kernels.estimate` reads are fitted to the times of two thirds of the products (least
-squares of the logarithms, in which ways near the best one count most, kept near the rates that were there as firmly as
-serves the choice of ways); the other third says how far off they are, and that is written into the file. Needs torch
-and a GPU; `--times` also reads what was measured before.
+Random products of 16- and 8-bit numbers are computed by the likeliest ways and some others; device time alone, by CUDA
+graphs. The numbers that `kernels.estimate` reads are fitted to two thirds of the products (least squares of the
+logarithms, in which ways near the best count most, kept near the former rates as firmly as serves the choice of ways);
+the other third says how far off they are, in the file too. Needs torch and a GPU; `--times` also reads what was
+measured before.
 """
 from __future__ import annotations
 
@@ -36,23 +36,22 @@ from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.way import Part, Way
 
-#: What is fitted. (The rest is counted, or of no consequence to these products.)
 FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "store", "stored", "part",
           "exchange")
-#: How firmly rates stay near those that a fit starts with: the weight is picked by which the best ways are found.
+#: How firmly rates stay near those that a fit starts with; the best ways decide.
 PRIORS = (0.1, 1.0, 3.0, 10.0, 30.0)
-#: The likeliest ways that are measured of a product, and others, of those that should take at most so much longer.
+#: The likeliest ways that are measured of a product, and others that should take at most so much longer.
 LIKELY, OTHERS, WITHIN = 14, 8, 2.5
-#: M and N at most, K at most, multiplications, and elements of both operands.
+#: At most: M and N, K, multiplications, elements of both operands.
 LARGEST, LONGEST, PRODUCTS, ELEMENTS = 2 ** 14, 2 ** 17, 2 ** 36, 2 ** 28
-#: Products whose kernels are compiled ahead of the one that is measured.
+#: Products whose kernels are compiled ahead.
 AHEAD = 3
 #: A product, and the nanoseconds that ways of it take.
 Times = tuple[Problem, list[tuple[Way, float]]]
 
 
 def problems(rng: random.Random) -> Iterator[tuple[Problem, str]]:
-    """Products whose sizes are log-uniform, and their dtypes; half of them have rows in whole lines of L2."""
+    """Sizes are log-uniform; half of the products have rows in whole lines of L2."""
     i = 0
     while True:
         m, n, k = (max(1, round(math.exp(rng.uniform(0, math.log(most))))) for most in (LARGEST, LARGEST, LONGEST))
@@ -92,7 +91,7 @@ def work_of(problem: Problem, way: Way, chip: Chip, dtype: str) -> Work:
 
 
 def compiled(job: tuple[Problem, Way, Chip, str]) -> str:
-    """Compile a way's kernel into the disk cache, in a process of its own; why it cannot be, or an empty text."""
+    """Compile into the disk cache, in a process of its own; why it cannot be, or an empty text."""
     try:
         launch = work_of(*job).launches[0]
         launch.kernel.kernel.prepare(*described(launch.arguments), **launch.kernel.given)()
@@ -108,7 +107,7 @@ def described(x: Any) -> Any:
 
 def measure(seconds: float, seed: int, chip: Chip, into: Callable[[Times], Any],
             say: Callable[[str], Any] = print) -> None:
-    """Measure random products for so long; each one's times are given to `into`."""
+    """Each product's times are given to `into`."""
     until, rng, count = time.monotonic() + seconds, random.Random(seed), 0
     source = problems(rng)
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
@@ -134,7 +133,7 @@ def measure(seconds: float, seed: int, chip: Chip, into: Callable[[Times], Any],
 
 def measured(problem: Problem, dtype: str, chip: Chip, ways: Sequence[Way],
              say: Callable[[str], Any] = print) -> list[tuple[Way, float]]:
-    """The nanoseconds that ways of a product take."""
+    """In nanoseconds."""
     import torch
 
     p, kind = problem, {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn}[dtype]
@@ -231,8 +230,8 @@ def validated(times: Sequence[Times], chip: Chip, folds: int = 3) -> float:
 
 
 def judged(times: Sequence[Times], chip: Chip) -> dict[str, float]:
-    """How good a chip's numbers are for these times: the error of estimates of ways that take at most 1.3 times as long
-    as the best, and by how much longer the chosen way takes than the best of those measured."""
+    """The error of estimates of ways that take at most 1.3 times as long as the best, and by how much longer the chosen
+    way takes than the best of those measured."""
     errors, longer = [], []
     for p, rows in times:
         if not rows:
@@ -247,7 +246,6 @@ def judged(times: Sequence[Times], chip: Chip) -> dict[str, float]:
 
 
 def read(path: Path) -> list[Times]:
-    """Times that were measured before."""
     found = []
     for line in path.read_text().splitlines():
         row = json.loads(line)
@@ -282,7 +280,7 @@ def calibrate(seconds: float, seed: int | None, times: Path | None, out: Path | 
 
 
 def write(chip: Chip, path: Path) -> None:
-    """The chip's file, numbers to four digits."""
+    """Numbers to four digits."""
     def short(x: Any) -> Any:
         return float(f"{x:.4g}") if isinstance(x, float) else x
 

@@ -12,8 +12,9 @@ from tilejit.runtime.signature import ArgumentError
 class Config:
     """One way to launch a kernel: `kwargs` (compile-time arguments, or any launch option by name) and launch options.
 
-    None leaves an option to the compiler (Triton's default for num_stages is 3). `pre_hook(arguments)` is called with
-    all arguments by name before each launch with this configuration; it may set a descriptor's `block_shape`."""
+    None leaves an option to the compiler. `pre_hook(arguments)` is called with all arguments by name before each
+    launch; it may set a descriptor's `block_shape`.
+    """
 
     kwargs: Mapping[str, Any]
     num_warps: int | None = 4
@@ -22,7 +23,7 @@ class Config:
     maxnreg: int | None = None
     pre_hook: Callable[[dict[str, Any]], Any] | None = None
     ir_override: None = None
-    #: everything that a launch is given by name, made once; not to be changed
+    #: everything that a launch is given by name; not to be changed
     given: dict[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

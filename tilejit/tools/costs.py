@@ -21,23 +21,22 @@ from tilejit.runtime.signature import device_of
 from tilejit.runtime.target import default_target
 from tilejit.runtime.tuples import leaves
 
-#: runs (kernel, grid, positional arguments, keyword arguments)
+#: (kernel, grid, positional arguments, keyword arguments)
 Run = Callable[[Kernel, Any, tuple, dict[str, Any]], Any]
-#: CTAs of a launch whose clocks are followed in the emulator, and the multiprocessors that they would run on.
+#: CTAs whose clocks are followed in the emulator, and the multiprocessors that a launch would run on.
 FOLLOWED, MULTIPROCESSORS = 4, 132
 
 
 def launch(kernel: Kernel, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """The kernel's own launch."""
     kernel._launch(grid, *args, **kwargs)
 
 
 def cost(call: Callable[..., Any], spend: tuple[float, float] = (25.0, 100.0)) -> float:
-    """The cost here of `call`, which launches when it is called, or runs what it launches in another way if given one.
+    """The cost of `call`, which launches when it is called, or runs what it launches in another way if given one.
 
     On a GPU the median milliseconds of `tilejit.testing.do_bench`, which takes `spend` (milliseconds of warm-up and of
-    repetitions); in the emulator clocks of a model (`clocks`); in the
-    evaluator 0 for everything that runs."""
+    repetitions); in the emulator `clocks`; in the evaluator 0 for everything that runs.
+    """
     target = default_target()
     if target == "emulator":
         return float(call(clocks))
@@ -57,9 +56,8 @@ def unit() -> str:
 
 
 def clocks(kernel: Kernel, grid: Any, args: tuple, kwargs: dict[str, Any]) -> int:
-    """Clocks of a launch in the emulator, by the timeline's model of a multiprocessor: the longest of the first CTAs,
-    times the waves in which an H200's multiprocessors, one CTA each, would run all of them. The arrays are left as they
-    were. Raises EmulatorError for a launch that breaks a rule."""
+    """Clocks of a launch by the timeline's model: the longest of the first CTAs, times the waves of one CTA each on an
+    H200's multiprocessors. Arrays are left as they were. Raises EmulatorError for a launch that breaks a rule."""
     from tilejit.emulator.replay import Rates, Replay
     from tilejit.emulator.timeline import Recorder
 
@@ -82,7 +80,7 @@ def out_of_resources(error: Exception) -> bool:
 
 
 def zero(x: Any) -> None:
-    """Fill an array with zeros. Raises LaunchError for what is no torch tensor, numpy array or array of tilejit."""
+    """Raises LaunchError for what is no torch tensor, numpy array or array of tilejit."""
     if is_torch(x):
         x.zero_()
     elif isinstance(x, np.ndarray):
@@ -104,7 +102,7 @@ def written_arrays(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> dict[
 
 
 def host_copies(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Copies of arrays in host memory, once all work of their GPU is done."""
+    """Once all work of their GPU is done."""
     infos = {name: array_info(x) for name, x in arrays.items()}
     here = host_arrays({name: x for name, x in arrays.items() if not infos[name].on_gpu})
     found = {name: view.copy() for name, view in here.items()}
@@ -126,11 +124,11 @@ class Saved:
         self.kept: list[tuple[Any, Any]] = []
 
     def keep(self, arrays: Mapping[str, Any]) -> None:
-        """Remember what the arrays hold now. Raises LaunchError for what cannot be copied."""
+        """Raises LaunchError for what cannot be copied."""
         self.kept = [(x, _copy(name, x)) for name, x in arrays.items() if x is not None]
 
     def restore(self, forget: bool = True) -> None:
-        """Put back what was remembered; `forget` it, unless it is needed again."""
+        """`forget` the contents, unless they are needed again."""
         for x, old in self.kept:
             if is_torch(x):
                 x.copy_(old)

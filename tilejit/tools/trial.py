@@ -1,7 +1,7 @@
 """The process that runs configurations for autotuning (`trials.py`): what hangs or faults ends with it alone.
 
 It knows neither kernels nor arrays: it loads code, has memory with the contents of a file that both processes see,
-launches, times by CUDA events, and leaves outputs in that file. Each request and each reply is one pickled tuple.
+launches, times by CUDA events, and leaves outputs in that file. Requests and replies are pickled tuples.
 """
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 from tilejit.ir.target import target_named
 from tilejit.runtime import driver
 
-#: Seconds after which a process that nobody asks for anything ends.
+#: Seconds after which an idle process ends.
 IDLE = 10.0
-#: Bytes written before each timed launch, so that it finds none of its arrays in L2 (an H200 has 50 MB).
+#: Bytes written before each timed launch, so that it finds none of its arrays in L2.
 SCRATCH = 256 << 20
-#: A configuration whose first launches take so many times as long as the best one so far is not timed further.
+#: A configuration whose first launches take so many times as long as the best is not timed further.
 HOPELESS = 3.0
 
 
@@ -112,7 +112,6 @@ class Runner:
                 driver.api().cuModuleUnload(loaded.module)
 
     def release(self) -> None:
-        """Free everything."""
         for address in (*[base for base, _, _ in self.memory], *self.saved.values(), self.scratch):
             if address:
                 self.device.free(address)
@@ -127,8 +126,7 @@ class Runner:
             self._copy(base + offset, self.saved[i], nbytes)
 
     def _timed(self, task: Task, launch: Callable[[], None]) -> float:
-        """The median time of a launch in milliseconds, as `testing.do_bench` takes it; what restores arrays is not in
-        it."""
+        """Median milliseconds, as `testing.do_bench`, without what restores arrays."""
         api, check = driver.api(), self.device.check
         events: list[tuple[Any, Any]] = []
 
@@ -167,7 +165,7 @@ class Runner:
 
 
 class Parameters:
-    """Parameters of a launch in memory: `address` is that of the array of pointers to them."""
+    """Of a launch, in memory: `address` is that of the array of pointers to them."""
 
     def __init__(self, params: tuple[bytes, ...]):
         self.memory = ctypes.create_string_buffer(64 + 128 * max(1, len(params)))

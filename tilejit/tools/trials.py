@@ -1,7 +1,7 @@
 """Measuring configurations in a process of their own (`trial.py`), while later ones are still being compiled.
 
-A configuration that hangs, or destroys the CUDA context, ends that process; the next one runs in a new one, and the
-program goes on. The process gets copies of the arrays, so that the program's own are as they were.
+A configuration that hangs, or destroys the CUDA context, ends that process; the next one runs in a new one. The process
+gets copies of the arrays.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tilejit.runtime.tuples import Spread
 from tilejit.tools.agreement import Agreement
 from tilejit.tools.trial import Task
 
-#: Arrays of more bytes are not copied: the configurations are then measured in the program itself.
+#: Arrays of more bytes are not copied: the program itself measures.
 MOST = 32 << 30
 #: Seconds for a process to start, and for its arrays to be copied.
 START = 120.0
@@ -65,7 +65,7 @@ describe_as(Moved, lambda x: x.info)
 
 
 class Child:
-    """The other process, its requests and replies."""
+    """The other process."""
 
     def __init__(self, index: int):
         root = str(Path(__file__).resolve().parents[2])
@@ -84,8 +84,8 @@ class Child:
         self.index = index
 
     def ask(self, method: str, *arguments: Any, within: float) -> Any:
-        """The reply to a request. Raises Hung if there is none in time, AutotuneError for a failure there; after a
-        failure that ended the process `alive` is False."""
+        """Raises Hung if there is no reply in time, AutotuneError for a failure there; after a failure that ended the
+        process `alive` is False."""
         try:
             self.requests.send((method, arguments))
             if not self.replies.poll(within):
@@ -103,11 +103,9 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
         return self.process.poll() is None and not self.requests.closed
 
     def end(self) -> None:
-        """End the process."""
         self.process.kill()
         self.process.wait()
         self.requests.close()
@@ -133,7 +131,7 @@ def take(index: int) -> Child:
 
 
 def give_back(child: Child) -> None:
-    """Leave a process to whoever needs it next; it ends itself after some seconds without work."""
+    """Leave a process to whoever needs it next."""
     if not child.alive:
         return
     try:
@@ -187,7 +185,7 @@ class Shared:
             raise NotApart(str(error)) from None
 
     def number(self, info: ArrayInfo) -> int:
-        """The number of the memory that an array lies in."""
+        """Of the memory that an array lies in."""
         low, high = info.span()
         for i, (first, last) in enumerate(self.spans):
             if first <= low and high <= last:
@@ -214,7 +212,6 @@ class Shared:
         return np.ndarray(info.shape, numpy_dtype(info.dtype), self.map, offset, strides).copy()
 
     def close(self) -> None:
-        """Give the file back."""
         os.close(self.file)
 
 
@@ -267,7 +264,8 @@ class Trials:
 
     bind(config) makes its launch, its hooks called; bound: that of one that works; hooked: hooks may change arrays, so
     each configuration takes their contents anew; named: arrays that hold the same before every launch (all that are
-    written do, with hooks, and where `outputs` are asked for)."""
+    written do, with hooks, and where `outputs` are asked for).
+    """
 
     def __init__(self, bind: Callable[[Any], Launched], bound: Bound, hooked: bool,
                  named: Sequence[str], within: float, spend: tuple[float, float], outputs: bool):
@@ -289,10 +287,11 @@ class Trials:
             self.started = True
 
     def measure(self, config: Any, compiled: CompiledKernel) -> tuple[float, dict[str, np.ndarray]]:
-        """Milliseconds of a launch, and what the first one left in the arrays that it writes (if that was asked for).
+        """Milliseconds of a launch, and what the first one left in the arrays that it writes (if asked for).
 
         Raises AutotuneError for a configuration that hangs, faults or cannot be launched, NotApart for what cannot be
-        measured so."""
+        measured so.
+        """
         bound = Bound(*self.bind(config))
         self._ready()
         numbers = {n: self.shared.number(info) for n, info in bound.arrays.items() if 0 not in info.shape}
@@ -311,15 +310,13 @@ class Trials:
         return time, left
 
     def close(self) -> None:
-        """Give everything back."""
         self.shared.close()
         give_back(self.child)
 
 
 @contextmanager
 def compiling(jobs: Mapping[Any, Callable[[], CompiledKernel]]) -> Iterator[dict[Any, Future[CompiledKernel]]]:
-    """Compile side by side in threads, in order (the assembler is a process of its own and takes nearly all of the
-    time). What was not begun when the `with` ends is not compiled."""
+    """Compile side by side in threads, in order. What was not begun when the `with` ends is not compiled."""
     pool = ThreadPoolExecutor(min(32, os.cpu_count() or 1))
     try:
         yield {config: pool.submit(copy_context().run, job) for config, job in jobs.items()}
@@ -335,7 +332,8 @@ def measure(jobs: Mapping[Any, Callable[[], CompiledKernel]], bind: Callable[[An
     soon as its job has compiled it; `told` hears of each.
 
     bind, hooked, named: see `Trials`; within: seconds for one configuration; spend: milliseconds of warm-up and of
-    repetitions; agreement: what outputs have to equal. Raises NotApart where another process cannot do it."""
+    repetitions; agreement: what outputs have to equal. Raises NotApart where another process cannot do it.
+    """
     times: dict[Any, float] = {}
     failures: dict[Any, Exception] = {}
     if not jobs:

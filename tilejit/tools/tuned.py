@@ -1,4 +1,4 @@
-"""Results of autotuning on disk, beside the compiled kernels: one small JSON file for each kernel, key and choice."""
+"""Results of autotuning on disk: one small JSON file for each kernel, key and choice."""
 from __future__ import annotations
 
 import contextlib
@@ -30,7 +30,7 @@ def _path(of: dict[str, Any]) -> Path | None:
 
 
 def read(of: dict[str, Any]) -> dict[str, float] | None:
-    """Costs by the index of the configuration; None where nothing, or nothing readable, is kept."""
+    """By the index of the configuration; None where nothing readable is kept."""
     path = _path(of)
     if path is None:
         return None
@@ -45,7 +45,7 @@ def read(of: dict[str, Any]) -> dict[str, float] | None:
 
 
 def write(of: dict[str, Any], costs: dict[str, float]) -> None:
-    """Keep costs; a disk that is full or read-only only means measuring again."""
+    """A disk that is full or read-only only means measuring again."""
     path = _path(of)
     if path is None:
         return
@@ -57,8 +57,8 @@ def write(of: dict[str, Any], costs: dict[str, float]) -> None:
 
 def fastest(kernel: Kernel, values: str, calls: Mapping[str, Callable[[], Any]],
             bench: Callable[[Callable[[], Any]], float] | None = None) -> str:
-    """The name of the call that takes the least time: measured once for a kernel and `values`, and kept on disk. Where
-    there is no GPU, and no `bench` that gives a number for a call: the first."""
+    """The name of the call that takes the least time: measured once for a kernel and `values`, and kept on disk.
+    Without a GPU, and a `bench` that gives a number for a call: the first."""
     names = list(calls)
     if bench is None:
         if default_target() != "cuda":

@@ -13,12 +13,12 @@ from tilejit.runtime.compile import CompiledKernel
 from tilejit.runtime.jit import OPTIONS, Kernel
 from tilejit.runtime.signature import ArgumentError
 
-#: kernel, positional arguments, keyword arguments: what a wrapped call comes down to
+#: kernel, positional arguments, keyword arguments
 Call = tuple[Kernel, tuple, dict[str, Any]]
 
 
 class Wrapper:
-    """Stands for a kernel and fills in arguments of its launches. `fn` is what is wrapped, `kernel` the innermost."""
+    """`fn` is what is wrapped, `kernel` the innermost."""
 
     def __init__(self, fn: Any):
         if not isinstance(fn, (Kernel, Wrapper)):
@@ -53,7 +53,7 @@ class Wrapper:
         return kernel._launch(grid, *args, **kwargs)
 
     def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        """A launch with torch's stand-ins for arguments; see `Kernel.traced`."""
+        """With torch's stand-ins for arguments; see `Kernel.traced`."""
         raise NotImplementedError
 
     def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -70,18 +70,18 @@ class Wrapper:
         return kernel.bind(grid, *args, **kwargs)
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
-        """Compile without launching; see `Kernel.warmup`."""
+        """See `Kernel.warmup`."""
         kernel, args, kwargs = self.choose(grid, args, kwargs)
         return kernel.warmup(*args, grid=grid, **kwargs)
 
     def named(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by name, defaults of the kernel included."""
+        """Defaults of the kernel included."""
         return {**self.defaults, **dict(zip(self.names, args)), **kwargs}
 
 
 class Choices:
-    """What kernels with several configurations do under torch's compiler (`runtime/traced.py`): the configuration is
-    chosen when the program runs, so the operator is given the grid of each."""
+    """Kernels with several configurations under torch's compiler (`runtime/traced.py`): the configuration is chosen
+    when the program runs, so the operator is given the grid of each."""
 
     fn: Any
     configs: Sequence[Any]
@@ -91,18 +91,16 @@ class Choices:
         raise NotImplementedError
 
     def launch_for(self, grid: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Launch with the configuration that is chosen for these arguments."""
+        """With the configuration that is chosen for these arguments."""
         raise NotImplementedError
 
     def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        """A launch with torch's stand-ins for arguments; see `Kernel.traced`."""
         grids: list[Any] = []
         for c in self.configs:
             grids += traced.flat_grid(grid, self.meta(args, {**kwargs, **self.given_by(c)}))
         traced.launch(self, grids, args, kwargs)
 
     def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What a grid's function is given."""
         found: dict[str, Any] = self.fn.meta(args, kwargs)
         return found
 
@@ -117,7 +115,7 @@ class Choices:
 
 
 class Heuristics(Wrapper):
-    """A kernel some of whose arguments are computed from the others at each launch; see `heuristics`."""
+    """A kernel some of whose arguments are computed from the others at each launch."""
 
     def __init__(self, fn: Any, values: Mapping[str, Callable[[dict[str, Any]], Any]]):
         super().__init__(fn)
@@ -135,7 +133,6 @@ class Heuristics(Wrapper):
         return found
 
     def _with(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The keyword arguments of a call, and the computed ones."""
         kwargs = dict(kwargs)
         for name, value in self.values.items():
             kwargs[name] = value(self.named(args, kwargs))
@@ -157,5 +154,6 @@ def check_names(what: str, names: Iterable[str], known: set[str]) -> None:
 def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callable[[Any], Heuristics]:
     """Compute arguments of a kernel from the others: name -> function of all arguments by name, at each launch.
 
-    Raises ArgumentError for names that the kernel does not have."""
+    Raises ArgumentError for names that the kernel does not have.
+    """
     return lambda fn: Heuristics(fn, values)

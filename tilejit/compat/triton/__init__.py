@@ -1,7 +1,7 @@
 """The package `triton`, as far as tilejit has it: every name leads to tilejit's own.
 
-`install()` makes `import triton` find this package from then on; `python -m tilejit.compat.triton script.py` does so
-for a script. Modules that are missing here do not exist: importing them raises ModuleNotFoundError.
+`install()` makes `import triton` find it from then on; `python -m tilejit.compat.triton script.py` does so for a
+script. Importing modules that are missing here raises ModuleNotFoundError.
 """
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ _USAGE = "usage: python -m tilejit.compat.triton (script.py | -m module) [argume
 
 
 def main(argv: list[str]) -> None:
-    """Run what `argv` names as `__main__`."""
     module = argv[:1] == ["-m"]
     rest = argv[1:] if module else argv
     if not rest or rest[0] in ("-h", "--help"):

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 _HERE = "tilejit.compat.triton"
-#: Modules of Triton that tilejit does not tell apart, and where it has their names.
 _SAME = {"triton.language.libdevice": f"{_HERE}.language.extra.libdevice",        # there in Triton 2.0
          "triton.language.extra.cuda.libdevice": f"{_HERE}.language.extra.libdevice",
          "triton.language.random": f"{_HERE}.language.standard",
@@ -56,7 +55,8 @@ def _real(name: str) -> str:
 def install() -> None:
     """Make `import triton` mean tilejit's stand-in from now on, in this process.
 
-    Raises ImportError if Triton itself has been imported already."""
+    Raises ImportError if Triton itself has been imported already.
+    """
     if installed():
         return
     if "triton" in sys.modules:
@@ -66,7 +66,6 @@ def install() -> None:
 
 
 def installed() -> bool:
-    """Whether `triton` is this package."""
     return _finder in sys.meta_path
 
 

@@ -15,7 +15,7 @@ def _runtime() -> Any:
 
 
 class HookChain:
-    """Functions that are called one after another (or, `reversed`, the last first); `changed` hears of changes."""
+    """Functions called one after another (or, `reversed`, the last first); `changed` hears of changes."""
 
     def __init__(self, reversed: bool = False):
         self.calls: list[Callable[..., Any]] = []
@@ -23,14 +23,12 @@ class HookChain:
         self.changed: Callable[[], None] | None = None
 
     def add(self, func: Callable[..., Any]) -> None:
-        """Call it too from now on."""
         if func not in self.calls:
             self.calls.append(func)
         if self.changed is not None:
             self.changed()
 
     def remove(self, func: Callable[..., Any]) -> None:
-        """Call it no more."""
         if func in self.calls:
             self.calls.remove(func)
         if self.changed is not None:
@@ -48,11 +46,9 @@ class LazyDict:
         self.data, self.extras = data, list[tuple[Callable[..., dict[str, Any]], tuple]]()
 
     def add(self, func: Callable[..., dict[str, Any]], args: tuple) -> None:
-        """`func(*args)` has more."""
         self.extras.append((func, args))
 
     def get(self) -> dict[str, Any]:
-        """All of it."""
         for func, args in self.extras:
             self.data = {**self.data, **func(*args)}
         self.extras.clear()
@@ -60,8 +56,8 @@ class LazyDict:
 
 
 class LaunchHook:
-    """`launch_enter_hook` or `launch_exit_hook`: a chain, or a function in its place. `tilejit.hooks` calls it, at
-    every launch of a kernel of tilejit's, while there is something to call."""
+    """`launch_enter_hook` or `launch_exit_hook`: a chain, or a function in its place. `tilejit.hooks` calls it, while
+    there is something to call."""
 
     def __init__(self, add: Callable[[Callable[..., Any]], Any], reversed: bool = False):
         self.add, self.chain, self.following = add, HookChain(reversed), False
@@ -90,7 +86,7 @@ class LaunchHook:
         self.following = wanted
 
     def tell(self, launch: Launch) -> None:
-        """Call it as Triton does: with the kernel's name and stream, and what its `launch_metadata` says."""
+        """As Triton does: with the kernel's name and stream, and what its `launch_metadata` says."""
         from tilejit.compat.triton.runtime.driver import driver
 
         stream = driver.active.get_current_stream() if launch.stream is None else launch.stream

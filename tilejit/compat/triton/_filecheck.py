@@ -1,4 +1,4 @@
-"""`triton._filecheck`: tests that compare Triton's intermediate text; here their kernels are built, and that is all."""
+"""`triton._filecheck`: tests that compare Triton's intermediate text; here their kernels are only built."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,6 @@ def run_parser(kernel_fn: Any, args: tuple = (), kwargs: Mapping[str, Any] | Non
 
 def run_filecheck_test(kernel_fn: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None,
                        target: Any = None) -> None:
-    """Build a kernel; the patterns in its comments are for Triton's text, which tilejit has not."""
     run_parser(kernel_fn, args, kwargs)
 
 
@@ -25,7 +24,6 @@ def run_filecheck(name: str, module_str: str, check_template: str) -> None:
 
 
 def filecheck_test(fn: Callable[..., Any]) -> Callable[[], None]:
-    """A test that builds the kernel `fn`."""
     @wraps(fn)
     def built() -> None:
         run_filecheck_test(fn)

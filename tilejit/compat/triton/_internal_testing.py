@@ -31,7 +31,6 @@ tma_dtypes = sorted({*dtypes_with_bfloat16} - {"int64", "uint64", "float64"})
 
 
 def is_interpreter() -> bool:
-    """There is no interpreter; the emulator runs the compiled code."""
     return False
 
 
@@ -48,7 +47,6 @@ is_ampere_or_newer, is_hopper_or_newer = _at_least(8), _at_least(9)
 
 
 def is_hopper() -> bool:
-    """Compiling for compute capability 9.0."""
     return driver.active.get_current_target().arch == 90
 
 
@@ -63,17 +61,14 @@ def __getattr__(name: str) -> Any:
 
 
 def get_current_target() -> Any:
-    """What kernels are compiled for."""
     return driver.active.get_current_target()
 
 
 def get_arch() -> str:
-    """The compute capability, as text."""
     return str(get_current_target().arch)
 
 
 def tma_skip_msg(byval_only: bool = False) -> str:
-    """Why tests that need TMA are skipped."""
     return "needs TMA (Hopper)"
 
 
@@ -81,18 +76,16 @@ requires_tma = pytest.mark.skipif(not supports_tma(), reason=tma_skip_msg())
 
 
 def random_int(low: int, high: int, *, warmup_value: Any = None, **kwargs: Any) -> int:
-    """A random integer of [low, high)."""
     return int(torch.randint(low, high, size=(), **kwargs).item())
 
 
 def random_float(*, warmup_value: float = 0.5, **kwargs: Any) -> float:
-    """A random number of [0, 1)."""
     return float(torch.rand((), **kwargs).item())
 
 
 def numpy_random(shape: Any, dtype_str: str, rs: Any = None, low: int | None = None, high: int | None = None) -> Any:
-    """Random numbers: integers without 0 over their whole range (or [low, high)), normal floats; bfloat16 as float32
-    that bf16 holds exactly, float8 as bytes."""
+    """Integers without 0 over their whole range (or [low, high)), normal floats; bfloat16 as float32 that bf16 holds
+    exactly, float8 as bytes."""
     rs = rs or np.random.RandomState(seed=17)
     shape = (shape,) if isinstance(shape, int) else shape
     if dtype_str in integral_dtypes:
@@ -114,7 +107,7 @@ def numpy_random(shape: Any, dtype_str: str, rs: Any = None, low: int | None = N
 
 
 def to_triton(x: np.ndarray, device: Any, dst_type: str | None = None) -> Any:
-    """A numpy array as a kernel's argument; `dst_type` "bfloat16" or a float8 type converts or reinterprets it."""
+    """`dst_type` "bfloat16" or a float8 type converts or reinterprets the array."""
     name = x.dtype.name
     if name in uint_dtypes:
         return reinterpret(torch.tensor(x.view(name[1:]), device=device), getattr(_language, name))
@@ -125,24 +118,21 @@ def to_triton(x: np.ndarray, device: Any, dst_type: str | None = None) -> Any:
 
 
 def to_numpy(x: Any) -> np.ndarray:
-    """An argument as a numpy array (bfloat16 as float32)."""
+    """bfloat16 as float32."""
     if isinstance(x, TensorWrapper):
         return x.base.cpu().numpy().view(torch_dtype_name(x.dtype))
     return (x.cpu().float() if x.dtype is torch.bfloat16 else x.cpu()).numpy()
 
 
 def unwrap_tensor(x: Any) -> Any:
-    """The tensor of an argument."""
     return x.base if isinstance(x, TensorWrapper) else x
 
 
 def str_to_triton_dtype(x: str) -> DType:
-    """tl's type of a name."""
     return as_dtype(getattr(torch, x)) if not hasattr(_language, x) else getattr(_language, x)
 
 
 def torch_dtype_name(dtype: Any) -> str:
-    """torch's name of a type of torch or tl."""
     if isinstance(dtype, torch.dtype):
         return str(dtype).removeprefix("torch.")
     if not isinstance(dtype, DType):
@@ -181,7 +171,6 @@ def _fresh_knobs_impl(skipped_attr: set[str] | None = None) -> tuple[Callable[[]
 
 
 def default_alloc_fn(size: int, align: int, stream: Any) -> Any:
-    """An allocator for `triton.set_allocator`."""
     return torch.empty(size, dtype=torch.int8, device=driver.active.get_active_torch_device())
 
 

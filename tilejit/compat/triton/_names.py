@@ -8,13 +8,12 @@ from tilejit.language.tensor import constexpr
 
 #: modules that are asked, in this order
 _PLACES = ("tilejit", "tilejit.language", "tilejit.language.core", "tilejit.language.tensor")
-#: modules that have the names of CUDA's math library
+#: modules with the names of CUDA's math library
 LIBDEVICE = ("tilejit.language.extra.libdevice", "tilejit.language.math")
-#: Triton's name -> tilejit's
 _RENAMED = {"dtype": "DType", "_aggregate": "aggregate"}
 
 
-#: names of Triton's language that other names lead to, and that programs mention without using them
+#: names that programs mention without using them
 _MENTIONED = ("const", "pi32_t", "void", "condition")
 
 #: names that stand for what tilejit does not need to be told
@@ -33,8 +32,8 @@ class Missing:
 
 
 def find(module: str, name: str, *first: str) -> Any:
-    """What `name` is in tilejit; the modules `first` are asked before others. Raises AttributeError, as `module` would,
-    if it is nothing there."""
+    """What `name` is in tilejit; the modules `first` are asked before others. Raises AttributeError, as `module` would.
+    """
     if not name.startswith("__"):
         wanted = _RENAMED.get(name, name)
         for place in (*first, *_PLACES):
@@ -50,5 +49,4 @@ def find(module: str, name: str, *first: str) -> Any:
 
 
 def shown(module: str) -> str:
-    """The name under which Triton's users know a module of this package."""
     return module.removeprefix("tilejit.compat.")

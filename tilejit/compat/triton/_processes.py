@@ -1,5 +1,4 @@
-"""Functions that are called in processes of their own, whose device may fail: what `triton._internal_testing` has of
-them."""
+"""Functions called in processes of their own, whose device may fail (`triton._internal_testing`)."""
 from __future__ import annotations
 
 import multiprocessing
@@ -24,7 +23,6 @@ class ProcessResult:
 
 
 def _call(pipe: Any, path: list[str], work: bytes, stderr: str, env: Mapping[str, str]) -> None:
-    """The process: `triton` is tilejit's there too."""
     os.environ.update(env)
     sys.path[:] = path
     install()

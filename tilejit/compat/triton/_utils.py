@@ -8,13 +8,12 @@ from tilejit.language import TRITON_MAX_TENSOR_NUMEL
 
 
 def is_power_of_two(x: int) -> bool:
-    """Whether x is 1, 2, 4, ..."""
     return x > 0 and x & (x - 1) == 0
 
 
 def validate_block_shape(shape: Sequence[int]) -> int:
-    """The number of elements of a tile. Raises TypeError for sizes that are no integers, ValueError for sizes that are
-    no powers of two and for too many elements."""
+    """The number of elements of a tile. Raises TypeError for sizes that are no integers, ValueError for no powers of
+    two and for too many elements."""
     numel = 1
     for i, d in enumerate(shape):
         if not isinstance(d, int):

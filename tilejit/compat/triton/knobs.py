@@ -1,7 +1,6 @@
 """`triton.knobs`: settings in groups, read from Triton's environment variables, and the hooks.
 
-A setting that tilejit has too is handed on: setting it sets tilejit's variable as well. The others are kept, and
-have no effect.
+A setting that tilejit has too is handed on: setting it sets tilejit's variable as well. The others have no effect.
 """
 from __future__ import annotations
 
@@ -45,14 +44,12 @@ class env_base:
         return self.get()
 
     def get(self) -> Any:
-        """What the environment says, or the default."""
         text = os.environ.get(self.key)
         if text is None:
             return self.shown(self.default() if callable(self.default) else self.default)
         return self.shown(self.parsed(text))
 
     def parsed(self, text: str) -> Any:
-        """The value of a text."""
         return text
 
     def shown(self, value: Any) -> Any:
@@ -85,8 +82,6 @@ class env_opt_str(env_base):
 
 
 class env_bool(env_base):
-    """A truth value."""
-
     def __init__(self, key: str, default: Any = False, ours: str = ""):
         super().__init__(key, default, ours)
 
@@ -95,15 +90,11 @@ class env_bool(env_base):
 
 
 class env_opt_bool(env_bool):
-    """A truth value, or None."""
-
     def __init__(self, key: str):
         super().__init__(key, None)
 
 
 class env_int(env_base):
-    """A number."""
-
     def __init__(self, key: str, default: int = 0):
         super().__init__(key, default)
 
@@ -140,7 +131,7 @@ class NvidiaTool:
 
     @staticmethod
     def from_path(path: str) -> NvidiaTool | None:
-        """The program of a path, None if it does not run."""
+        """None if it does not run."""
         try:
             said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
         except (OSError, subprocess.CalledProcessError):
@@ -161,26 +152,20 @@ class env_nvidia_tool(env_base):
 
 
 class base_knobs:
-    """Settings and hooks that belong together."""
-
     @property
     def knob_descriptors(self) -> dict[str, env_base]:
-        """The settings by name."""
         return {k: v for k, v in vars(type(self)).items() if isinstance(v, env_base)}
 
     @property
     def knobs(self) -> dict[str, Any]:
-        """What every setting is now."""
         return {k: getattr(self, k) for k in self.knob_descriptors}
 
     def copy(self) -> Any:
-        """Another one with the same settings."""
         out = type(self)()
         out.__dict__.update(self.__dict__)
         return out
 
     def reset(self) -> Any:
-        """Back to what the environment says."""
         for k in self.knob_descriptors:
             delattr(self, k)
         return self
@@ -225,7 +210,6 @@ class _Cache(base_knobs):
     remote_manager_class = env_class("TRITON_REMOTE_CACHE_BACKEND", "RemoteCacheBackend")
 
     def get_triton_dir(self, name: str) -> str:
-        """A folder in `.triton` under the home folder."""
         return str(Path(self.home_dir, ".triton", name))
 
 
@@ -294,7 +278,6 @@ class _Build(base_knobs):
 
     @property
     def backend_dirs(self) -> set[str]:
-        """Folders of the CUDA toolkit that were given."""
         return {path for path in (self.cudacrt_path, self.cudart_path) if path is not None}
 
 

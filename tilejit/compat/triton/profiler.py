@@ -28,7 +28,6 @@ def finalize(session: int | None = None, output_format: str = "hatchet") -> None
 
 @contextmanager
 def scope(name: str = "", metrics: dict[str, Any] | None = None) -> Iterator[None]:
-    """A part of a program with a name."""
     yield
 
 

@@ -98,7 +98,7 @@ def _bound(given: Any, x: np.ndarray, default: float = 1e-2) -> float:
 
 
 class Benchmark:
-    """What `perf_report` runs: a line for each of `line_vals` over the sizes `x_vals` of the arguments `x_names`."""
+    """A line for each of `line_vals` over the sizes `x_vals` of the arguments `x_names`."""
 
     def __init__(self, x_names: Sequence[str], x_vals: Sequence[Any], line_arg: str, line_vals: Sequence[Any],
                  line_names: Sequence[str], plot_name: str, args: dict[str, Any], xlabel: str = "", ylabel: str = "",
@@ -109,14 +109,12 @@ class Benchmark:
 
 
 class Mark:
-    """A function under one or several `Benchmark`s; `run` measures them."""
-
     def __init__(self, fn: Callable[..., Any], benchmarks: Benchmark | Sequence[Benchmark]):
         self.fn, self.benchmarks = fn, benchmarks
 
     def run(self, show_plots: bool = False, print_data: bool = False, save_path: str = "", return_df: bool = False,
             **kwargs: Any) -> Any:
-        """Measure; print a table, write it (CSV, and a picture where matplotlib is there), return the rows."""
+        """Print a table, write it (CSV, and a picture where matplotlib is there), return the rows."""
         single = isinstance(self.benchmarks, Benchmark)
         found = [self._run(b, show_plots, print_data, save_path, kwargs)
                  for b in ([self.benchmarks] if isinstance(self.benchmarks, Benchmark) else self.benchmarks)]
@@ -167,7 +165,6 @@ def _plot(b: Benchmark, rows: list[list[Any]], show: bool, folder: str) -> None:
 
 
 def perf_report(benchmarks: Benchmark | Sequence[Benchmark]) -> Callable[[Callable[..., Any]], Mark]:
-    """Mark a function as what `benchmarks` measure; `fn.run(print_data=True)` does."""
     return lambda fn: Mark(fn, benchmarks)
 
 
@@ -178,26 +175,25 @@ def get_dram_gbps(device: int | None = None) -> float:
 
 
 def nvsmi(attrs: Sequence[str]) -> list[int]:
-    """What nvidia-smi says of the first GPU, as integers."""
     import subprocess
 
     command = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(attrs)}", "--format=csv,noheader,nounits"]
     return [int(x) for x in subprocess.check_output(command, text=True).strip().split(",")]
 
 
-#: operations of one multiprocessor and cycle, dense, on Hopper: by tensor cores (bits of an element -> operations)
-#: and by multiply-adds (CUDA C++ Programming Guide, arithmetic instructions of compute capability 9.0)
+#: operations of one multiprocessor and cycle, dense, on Hopper: by tensor cores (bits of an element -> operations) and
+#: by multiply-adds (CUDA C++ Programming Guide, arithmetic instructions of compute capability 9.0)
 _TENSOR_CORE = {8: 8192, 16: 4096, 32: 2048}
 _MULTIPLY_ADD = {16: 512, 32: 256, 64: 128}
 
 
 def get_max_tensorcore_tflops(dtype: Any, clock_rate: float, device: int | None = None) -> float:
-    """Peak TFLOP/s of the GPU's tensor cores on elements of `dtype` (torch's or ours) at `clock_rate` kHz."""
+    """Of the tensor cores on elements of `dtype` (torch's or ours) at `clock_rate` kHz."""
     return _peak(_TENSOR_CORE, dtype, clock_rate, device)
 
 
 def get_max_simd_tflops(dtype: Any, clock_rate: float, device: int | None = None) -> float:
-    """Peak TFLOP/s of the GPU's multiply-adds on elements of `dtype` (torch's or ours) at `clock_rate` kHz."""
+    """Of multiply-adds on elements of `dtype` (torch's or ours) at `clock_rate` kHz."""
     return _peak(_MULTIPLY_ADD, dtype, clock_rate, device)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class CublasLt:
-    """cuBLAS with a workspace (a torch tensor, which torch's own replaces)."""
+    """Its workspace is a torch tensor."""
 
     def __init__(self, workspace: Any):
         self.workspace = workspace

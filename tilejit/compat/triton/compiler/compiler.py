@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tilejit.compat.triton.runtime.jit import JITFunction
 
 class Metadata(Mapping[str, Any]):
-    """Facts of a compiled kernel, as attributes or by name."""
-
     def __init__(self, facts: dict[str, Any]):
         self._facts = facts
 
@@ -55,7 +53,6 @@ class CompiledKernel:
 
     @cached_property
     def metadata(self) -> Metadata:
-        """Shared memory in bytes, warps, CTAs, stages, the chip."""
         m, options = self.compiled.metadata, self.compiled.options
         return Metadata({"name": self.compiled.name, "shared": m.shared_bytes, "num_warps": options.get("num_warps", 4),
                          "num_ctas": options.get("num_ctas", 1), "num_stages": m.num_stages, "cluster_dims": m.cluster,
@@ -67,7 +64,7 @@ class CompiledKernel:
 
     @cached_property
     def name(self) -> str:
-        """The kernel function's name, or what the `repr` of its decorator makes of this specialisation."""
+        """The function's name, or what the `repr` of its decorator makes of this specialisation."""
         if self.fn is None or self.fn._repr is None or "signature" not in self.info:
             return self.compiled.name
         names = list(self.info["signature"])
@@ -85,7 +82,6 @@ class CompiledKernel:
             knobs.runtime.kernel_unload_hook(None, None, self.name, {}, self.hash)
 
     def report(self) -> str:
-        """What tilejit's compiler decided, and why."""
         return self.compiled.report()
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
@@ -98,7 +94,7 @@ class CompiledKernel:
 
 @dataclass
 class ASTSource:
-    """A kernel and the types of its arguments, to be compiled without arrays."""
+    """A kernel and the types of its arguments, to be compiled without arrays or a GPU."""
 
     fn: JITFunction
     signature: Mapping[str, str]
@@ -108,7 +104,6 @@ class ASTSource:
 
 def compile(src: ASTSource, target: GPUTarget | None = None,
             options: Mapping[str, Any] | None = None) -> CompiledKernel:
-    """Compile a kernel for types of arguments, without arrays or a GPU."""
     names = src.fn.arg_names
     given = {(names[k[0]] if isinstance(k, tuple) else names[k] if isinstance(k, int) else k): v
              for k, v in (src.constexprs or {}).items()}
@@ -116,7 +111,7 @@ def compile(src: ASTSource, target: GPUTarget | None = None,
     extra = {k: v for k, v in (options or {}).items() if k in src.fn.defaults}
     if target is not None:
         extra["target"] = {90: "sm_90a", 80: "sm_80"}.get(int(target.arch), "sm_90a")
-    extra = {k: v for k, v in extra.items() if k not in names}     # the name is the kernel's, as where it is launched
+    extra = {k: v for k, v in extra.items() if k not in names}  # the name is the kernel's, as where it is launched
     with placed():
         made = src.fn.compile(**given, **extra)
     return CompiledKernel(made, src.fn, {"key": src.fn.cache_key})
@@ -130,5 +125,4 @@ def _aligned(kind: str, index: int, attrs: Mapping[Any, Any]) -> str:
 
 
 def triton_key() -> str:
-    """Identifies the compiler."""
     return compiler_hash()

@@ -1,4 +1,4 @@
-"""`triton.compiler.errors`, and errors as Triton's users know them: with the place in the kernel's own lines."""
+"""`triton.compiler.errors`, and errors with the place in the kernel's own lines, as Triton's users know them."""
 from __future__ import annotations
 
 import linecache
@@ -17,9 +17,8 @@ UnsupportedLanguageConstruct = CompilationError
 @contextmanager
 def placed() -> Iterator[None]:
     """Errors of compilation inside say their place in Triton's way too: `at 2:4:`, lines of the function from its `def`
-    on, and the message. An error in a function that the kernel calls is the cause of one at the call; what a function
-    of the language refuses is the last cause, a ValueError. A kernel that needs too much shared memory raises
-    OutOfResources."""
+    on, and the message. An error in a called function is the cause of one at the call; what a function of the language
+    refuses is the last cause, a ValueError. A kernel that needs too much shared memory raises OutOfResources."""
     try:
         yield
     except SharedMemoryError as error:
@@ -32,7 +31,7 @@ def placed() -> Iterator[None]:
 
 
 def _chained(error: CompilationError) -> CompilationError:
-    """The error, told at the outermost call that led to it, with its causes from there inwards."""
+    """Told at the outermost call that led to it, with its causes from there inwards."""
     assert error.loc is not None
     places = [error.loc]
     while (outer := places[-1].call_site) is not None:

@@ -11,7 +11,6 @@ from tilejit.language.extra import libdevice
 from tilejit.language.semantics import to_tensor
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
-#: marks such a function
 extern = builtin
 
 

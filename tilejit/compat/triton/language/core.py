@@ -16,7 +16,7 @@ globals().update({k: v for k, v in vars(_language).items() if not k.startswith("
 
 @constexpr_function
 def get_int_dtype(bitwidth: int, signed: bool) -> DType:
-    """The integer type of 1, 8, 16, 32 or 64 bits. Raises ValueError for other widths."""
+    """Of 1, 8, 16, 32 or 64 bits. Raises ValueError for other widths."""
     name = "int1" if bitwidth == 1 else f"{'' if signed else 'u'}int{bitwidth}"
     if name not in DTYPES:
         raise ValueError(f"Unsupported bitwidth {bitwidth} and signedness {signed}")
@@ -24,12 +24,11 @@ def get_int_dtype(bitwidth: int, signed: bool) -> DType:
 
 
 def is_builtin(fn: Any) -> bool:
-    """Whether a function belongs to the language."""
     return bool(getattr(fn, "is_builtin", False))
 
 
 def _unwrap_if_constexpr(o: Any, *, _b: Any = None) -> Any:
-    """A constant without its mark, in lists and tuples too; in kernels and in functions of authors."""
+    """In lists and tuples too; in kernels and in functions of authors."""
     if isinstance(o, (list, tuple)):
         items = [_unwrap_if_constexpr(x) for x in o]
         return items if isinstance(o, list) else tuple(items) if type(o) is tuple else type(o)(*items)

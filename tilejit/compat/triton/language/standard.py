@@ -12,7 +12,7 @@ globals().update({k: v for k, v in vars(_language).items() if not k.startswith("
 
 @ConstexprFunction
 def _log2(i: int) -> int:
-    """The logarithm of a power of two; packages write their own sorts with it."""
+    """Of a power of two; packages write their own sorts with it."""
     return i.bit_length() - 1
 
 

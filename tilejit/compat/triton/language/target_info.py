@@ -9,7 +9,6 @@ from tilejit.frontend.functions import constexpr_function
 
 
 def current_target() -> GPUTarget:
-    """The chip that kernels are compiled for."""
     return driver.active.get_current_target()
 
 
@@ -21,7 +20,6 @@ def is_cuda() -> bool:
 
 @constexpr_function
 def cuda_capability_geq(major: int, minor: int = 0) -> bool:
-    """Whether the chip's compute capability is at least this one."""
     return int(current_target().arch) >= 10 * major + minor
 
 

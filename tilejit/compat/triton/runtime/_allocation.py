@@ -6,8 +6,6 @@ from typing import Any
 
 
 class NullAllocator:
-    """Triton's default: it refuses to allocate."""
-
     def __call__(self, size: int, alignment: int, stream: int | None) -> Any:
         raise RuntimeError("no allocator was set: call triton.set_allocator")
 
@@ -16,10 +14,9 @@ _set: list[Callable[..., Any]] = [NullAllocator()]
 
 
 def set_allocator(allocator: Callable[..., Any]) -> None:
-    """Remember a function (size, alignment, stream) -> array."""
+    """A function (size, alignment, stream) -> array."""
     _set[0] = allocator
 
 
 def get_allocator() -> Callable[..., Any]:
-    """The last one that was set."""
     return _set[0]

@@ -6,7 +6,6 @@ from concurrent.futures import Executor, Future, as_completed
 from contextvars import ContextVar
 from typing import Any
 
-#: the mode that is entered
 active_mode: ContextVar[AsyncCompileMode | None] = ContextVar("tilejit_triton_async", default=None)
 
 
@@ -18,7 +17,6 @@ class FutureKernel:
         self.made: Any = None
 
     def result(self) -> Any:
-        """The kernel."""
         if self.made is None:
             self.made = self.finish(self.future.result())
         return self.made

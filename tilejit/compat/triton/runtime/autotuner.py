@@ -27,9 +27,7 @@ _NONE_WORKS = [float("inf")] * 3
 
 
 class Config:
-    """One way to launch a kernel: compile-time arguments and launch options.
-
-    `num_stages` reads 3 where it was not given; the compiler decides then."""
+    """`num_stages` reads 3 where it was not given; the compiler decides then."""
 
     def __init__(self, kwargs: Mapping[str, Any], num_warps: int = 4, num_stages: int | None = None, num_ctas: int = 1,
                  maxnreg: int | None = None, pre_hook: Callable[..., Any] | None = None,
@@ -39,7 +37,6 @@ class Config:
 
     @property
     def num_stages(self) -> int:
-        """Buffers of pipelined loads."""
         return 3 if self.stages is None else self.stages
 
     @num_stages.setter
@@ -47,11 +44,10 @@ class Config:
         self.stages = stages
 
     def all_kwargs(self) -> dict[str, Any]:
-        """Everything by name."""
         return {**self.launched_with(), "num_stages": self.num_stages}
 
     def launched_with(self) -> dict[str, Any]:
-        """What a launch is given: without the number of stages where nobody gave it."""
+        """Without the number of stages where nobody gave it."""
         options = {"num_warps": self.num_warps, "num_ctas": self.num_ctas, "num_stages": self.stages,
                    "maxnreg": self.maxnreg, "ir_override": self.ir_override}
         return {**self.kwargs, **{k: v for k, v in options.items() if v is not None}}
@@ -72,9 +68,7 @@ class Config:
 
 
 class Autotuner(Choices, KernelInterface):
-    """A kernel that is launched in the fastest of several configurations.
-
-    `cache` maps the values of the key arguments, and the arrays' dtypes, to the configuration that was chosen."""
+    """`cache` maps the values of the key arguments, and the arrays' dtypes, to the configuration that was chosen."""
 
     def __init__(self, fn: Any, arg_names: Sequence[str], configs: Sequence[Config], key: Sequence[str],
                  reset_to_zero: Sequence[str] | None, restore_value: Sequence[str] | None,
@@ -120,7 +114,6 @@ class Autotuner(Choices, KernelInterface):
     # -- torch's compiler (see tilejit/runtime/traced.py) -------------------------------------------------------
     @property
     def kernel(self) -> Any:
-        """The kernel that is tuned."""
         fn = self.fn
         while not isinstance(fn, JITFunction):
             fn = fn.fn
@@ -158,7 +151,6 @@ class Autotuner(Choices, KernelInterface):
         return result
 
     def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Compile every configuration."""
         self.nargs = dict(zip(self.arg_names, args))
         made = [self.fn.warmup(*args, **kwargs, **c.launched_with()) for c in self.prune_configs(kwargs)]
         self.nargs = None
@@ -287,11 +279,10 @@ class Autotuner(Choices, KernelInterface):
 
     @property
     def do_bench(self) -> Callable[..., Any]:
-        """What times a call: the one that was given, or tilejit's for this machine."""
         return self._do_bench or (lambda call, quantiles: [costs.cost(call)] * 3)
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
-        """The configurations worth measuring. Raises AutotunerError if none is left."""
+        """Raises AutotunerError if none is left."""
         configs, named = self.configs, self.nargs or {}
         if self.early_config_prune:
             configs = self.early_config_prune(configs, named, **kwargs)
@@ -338,13 +329,13 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
              pre_hook: Callable[..., Any] | None = None, post_hook: Callable[..., Any] | None = None,
              warmup: float | None = None, rep: float | None = None, use_cuda_graph: bool = False,
              do_bench: Callable[..., Any] | None = None, cache_results: bool = False) -> Callable[[Any], Autotuner]:
-    """Launch a kernel in the fastest of `configs`; see `tilejit.autotune` for what each argument means."""
+    """See `tilejit.autotune`."""
     return lambda fn: Autotuner(fn, fn.arg_names, configs, key, reset_to_zero, restore_value, pre_hook, post_hook,
                                 prune_configs_by, warmup, rep, use_cuda_graph, do_bench, cache_results)
 
 
 class Heuristics(KernelInterface):
-    """A kernel some of whose arguments are computed from the others at each launch."""
+    """See `tilejit.heuristics`."""
 
     def __init__(self, fn: Any, arg_names: Sequence[str], values: Mapping[str, Callable[[dict[str, Any]], Any]]):
         self.fn, self.arg_names, self.values = fn, arg_names, values
@@ -354,15 +345,12 @@ class Heuristics(KernelInterface):
         return self.fn.run(*args, **self._with(args, kwargs))
 
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
-        """Compile without launching."""
         return self.fn.warmup(*args, **self._with(args, kwargs))
 
     def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        """A launch with torch's stand-ins for arguments; see `Autotuner.traced`."""
         self.fn.traced(grid, args, self._with(args, dict(kwargs)))
 
     def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What a grid's function is given."""
         found: dict[str, Any] = self.fn.meta(args, self._with(args, dict(kwargs)))
         return found
 
@@ -373,5 +361,4 @@ class Heuristics(KernelInterface):
 
 
 def heuristics(values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> Callable[[Any], Heuristics]:
-    """Compute arguments of a kernel from the others: name -> function of all arguments by name."""
     return lambda fn: Heuristics(fn, fn.arg_names, values)

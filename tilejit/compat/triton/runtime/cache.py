@@ -11,19 +11,16 @@ from tilejit.runtime.compile import compiler_hash
 
 
 def triton_key() -> str:
-    """Identifies the compiler."""
     return compiler_hash()
 
 
 class CacheManager:
-    """What keeps files by a key."""
-
     def __init__(self, key: str):
         self.key = key
 
 
 class FileCacheManager(CacheManager):
-    """Files of one key, in a folder of their own under `knobs.cache.dir`."""
+    """In a folder of their own under `knobs.cache.dir`."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False):
         super().__init__(key)
@@ -31,11 +28,9 @@ class FileCacheManager(CacheManager):
         self.cache_dir = str(Path(base, key))
 
     def has_file(self, filename: str) -> bool:
-        """Whether the file is there."""
         return Path(self.cache_dir, filename).exists()
 
     def get_file(self, filename: str) -> str | None:
-        """Its path, or None."""
         return str(Path(self.cache_dir, filename)) if self.has_file(filename) else None
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
@@ -52,7 +47,7 @@ class FileCacheManager(CacheManager):
         return self.put(json.dumps({"child_paths": sorted(group)}), _group_name(filename))
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """The files that were put together, or None if one is not there."""
+        """None if one is not there."""
         index = self.get_file(_group_name(filename))
         if index is None:
             return None
@@ -65,7 +60,7 @@ def _group_name(filename: str) -> str:
 
 
 class RemoteCacheBackend:
-    """A store of files elsewhere: `get(names)` and `put(name, data)`."""
+    """`get(names)` and `put(name, data)`."""
 
     def __init__(self, key: str):
         self.key = key
@@ -88,15 +83,12 @@ class RemoteCacheManager(FileCacheManager):
 
 
 def get_cache_manager(key: str) -> CacheManager:
-    """The manager of a key, by `knobs.cache.manager_class`."""
     return (knobs.cache.manager_class or FileCacheManager)(key)
 
 
 def get_dump_manager(key: str) -> CacheManager:
-    """The manager of what is dumped for a key."""
     return (knobs.cache.manager_class or FileCacheManager)(key, dump=True)
 
 
 def get_override_manager(key: str) -> CacheManager:
-    """The manager of what replaces a key's stages."""
     return (knobs.cache.manager_class or FileCacheManager)(key, override=True)

@@ -1,6 +1,6 @@
 """`triton.runtime.driver`: the device that kernels run on, asked through `driver.active`.
 
-Where there is no GPU the answers are those of the chip that the emulator is: an H200 of compute capability 9.0.
+Without a GPU the answers are those of the chip that the emulator is: an H200 of compute capability 9.0.
 """
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from tilejit.runtime import driver as _cuda
 from tilejit.runtime.knobs import chip
 from tilejit.runtime.target import default_target
 
-#: an H200, for programs that plan their launches by the device
 _EMULATED = {"max_shared_mem": 232448, "max_num_regs": 65536, "multiprocessor_count": 132, "warpSize": 32,
              "sm_clock_rate": 1980000, "mem_clock_rate": 3201000, "mem_bus_width": 6144}
-#: our name of a property -> the driver's
+#: property -> the driver's name
 _ATTRIBUTES = {"max_shared_mem": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", "max_num_regs": "MAX_REGISTERS_PER_BLOCK",
                "multiprocessor_count": "MULTIPROCESSOR_COUNT", "warpSize": "WARP_SIZE", "sm_clock_rate": "CLOCK_RATE",
                "mem_clock_rate": "MEMORY_CLOCK_RATE", "mem_bus_width": "GLOBAL_MEMORY_BUS_WIDTH"}
@@ -26,7 +25,7 @@ _ATTRIBUTES = {"max_shared_mem": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", "max_num_r
 
 @dataclass(frozen=True)
 class GPUTarget:
-    """What kernels are compiled for: backend `cuda`, arch 90 or 80, 32 threads a warp."""
+    """Backend `cuda`, arch 90 or 80, 32 threads a warp."""
 
     backend: str
     arch: int | str
@@ -34,10 +33,8 @@ class GPUTarget:
 
 
 class _Utils:
-    """`driver.active.utils`."""
-
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """Facts of a GPU; clocks in kHz, the bus in bits, memory in bytes."""
+        """Clocks in kHz, the bus in bits, memory in bytes."""
         if default_target() != "cuda":
             return dict(_EMULATED)
         index = device if isinstance(device, int) else 0
@@ -54,53 +51,44 @@ class _HostInterface(SimpleNamespace):
         """Launches on the CPU are over when they return."""
 
     def current_device(self) -> int:
-        """Always 0."""
         return 0
 
 
 class CudaDriver:
-    """`driver.active`."""
-
     def __init__(self) -> None:
         self.utils = _Utils()
 
     @staticmethod
     def is_active() -> bool:
-        """Always: without a GPU there is the emulator."""
         return True
 
     def get_current_target(self) -> GPUTarget:
-        """What kernels are compiled for now."""
         return GPUTarget("cuda", target_named(chip()).sm, 32)
 
     def get_current_device(self) -> int:
-        """The GPU's index; 0 on the CPU."""
+        """0 on the CPU."""
         if default_target() != "cuda":
             return 0
         return _torch().cuda.current_device() if "torch" in sys.modules else _cuda.current_device().index
 
     def set_current_device(self, device: int) -> None:
-        """Makes a GPU the current one."""
         if default_target() == "cuda":
             _torch().cuda.set_device(device)
 
     def get_current_stream(self, device: int | None = None) -> int:
-        """The handle of the stream that launches go to; 0 on the CPU."""
+        """A handle; 0 on the CPU."""
         if default_target() != "cuda":
             return 0
         return _cuda.current_stream(self.get_current_device() if device is None else device)
 
     def get_active_torch_device(self) -> Any:
-        """torch's device where kernels run."""
         torch = _torch()
         return torch.device("cuda", self.get_current_device()) if default_target() == "cuda" else torch.device("cpu")
 
     def get_device_interface(self) -> Any:
-        """`torch.cuda`, or its stand-in on the CPU."""
         return _torch().cuda if default_target() == "cuda" else _HostInterface()
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """What times a call."""
         from tilejit.compat.triton.testing import do_bench
 
         return do_bench
@@ -110,23 +98,18 @@ class CudaDriver:
         return _torch().empty(256 << 20, dtype=_torch().int8, device=self.get_active_torch_device())
 
     def clear_cache(self, cache: Any) -> None:
-        """Overwrite it."""
         cache.zero_()
 
 
 class _Driver:
-    """`driver`: the active one can be replaced."""
-
     def __init__(self) -> None:
         self.active: Any = CudaDriver()
         self.default = self.active
 
     def set_active(self, active: Any) -> None:
-        """Answers come from `active` now."""
         self.active = active
 
     def reset_active(self) -> None:
-        """Back to tilejit's."""
         self.active = self.default
 
 

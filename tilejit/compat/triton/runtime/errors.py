@@ -6,15 +6,11 @@ from tilejit.errors import AutotuneError, TileJitError
 
 
 class AutotunerError(AutotuneError):
-    """No configuration is left, or none works."""
-
     def __str__(self) -> str:
         return f"Autotuner error: {super().__str__()}"
 
 
 class OutOfResources(TileJitError):
-    """More of a resource is needed than the chip has."""
-
     def __init__(self, required: int, limit: int, name: str):
         self.required, self.limit, self.name = required, limit, name
         super().__init__(f"out of resource: {name}, Required: {required}, Hardware limit: {limit}. Reducing block "

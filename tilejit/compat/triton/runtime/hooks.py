@@ -21,15 +21,13 @@ _FUNCTIONS: dict[str, Any] = {}
 
 @dataclass
 class JitFunctionInfo:
-    """The kernel that a hook is called for."""
-
     module: str
     name: str
     jit_function: JITFunction
 
 
 def type_name(t: Any) -> str:
-    """Triton's short name of a type: `i32`, `*fp32`, `tensordesc<fp16[64, 64]>`."""
+    """Triton's short name: `i32`, `*fp32`, `tensordesc<fp16[64, 64]>`."""
     if isinstance(t, Ptr):
         return "*" + type_name(t.elem)
     if isinstance(t, Desc):
@@ -98,7 +96,7 @@ def _plain(value: Any) -> Any:
 
 
 def _made(value: Any) -> Any:
-    """The constant of a text. Raises RuntimeError for a kernel that is not there."""
+    """Raises RuntimeError for a kernel that is not there."""
     if isinstance(value, list):
         return tuple(map(_made, value))
     if not isinstance(value, dict):

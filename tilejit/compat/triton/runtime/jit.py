@@ -28,7 +28,7 @@ from tilejit.runtime.jit import OPTIONS, Kernel
 from tilejit.runtime.launch import Entry
 from tilejit.runtime.signature import ArgumentError
 
-#: Options of Triton's compilers, the last ones for other makers' GPUs, that tilejit lacks: accepted, no effect.
+#: Options of Triton's compilers that tilejit lacks: accepted, no effect.
 ACCEPTED = frozenset({"warp_size", "ptx_version", "ptx_options", "ir_override",
                       "supported_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes", "default_dot_input_precision",
                       "allowed_dot_input_precisions", "max_num_imprecise_acc_default", "backend_name",
@@ -36,9 +36,8 @@ ACCEPTED = frozenset({"warp_size", "ptx_version", "ptx_options", "ir_override",
                       "grf_mode", "waves_per_eu", "matrix_instr_nonkdim", "kpack"})
 #: how often a kernel's text was replaced: every kernel may have been built from it
 _EDITS = [0]
-#: what carries out a launch instead of the device, while a configuration is being measured
+#: carries out a launch instead of the device, while a configuration is being measured
 CARRIED_OUT_BY: ContextVar[Callable[..., Any] | None] = ContextVar("tilejit_triton_run", default=None)
-#: Triton's short names of the element types
 type_canonicalisation_dict = {
     "bool": "i1", "int1": "i1", "uint1": "i1", "i1": "i1", "float8e4nv": "fp8e4nv", "float8e5": "fp8e5",
     "float8e4b15": "fp8e4b15", "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "half": "fp16", "float16": "fp16",
@@ -48,21 +47,18 @@ type_canonicalisation_dict = {
 
 
 def _readable(value: Any) -> bool:
-    """Constants that a kernel of Triton's may read from its surroundings by name: `tl.constexpr`s, types and named
-    tuples; a knob allows others."""
+    """What a kernel of Triton's may read from its surroundings by name: `tl.constexpr`s, types and named tuples; a knob
+    allows others."""
     return isinstance(value, (constexpr, DType, Ptr)) or hasattr(value, "_fields") \
         or knobs.compilation.allow_non_constexpr_globals
 
 
 class KernelInterface:
-    """What is launched by `k[grid](...)`: that calls `run`."""
-
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         """Launch, or with `warmup` only compile."""
         raise NotImplementedError(f"{type(self).__name__} has no run()")
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
-        """Compile without launching; dtypes may stand for arrays."""
         return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
@@ -70,8 +66,6 @@ class KernelInterface:
 
 
 class KernelParam:
-    """A parameter of a kernel."""
-
     def __init__(self, num: int, param: inspect.Parameter, kernel: JITFunction):
         self.num, self.name, self.default = num, param.name, param.default
         self.has_default = param.default is not inspect.Parameter.empty
@@ -129,14 +123,12 @@ class JITCallable:
 
 
 def _known(fn: Callable[..., Any], given: Iterable[int | str] | None) -> tuple[int | str, ...]:
-    """The parameters among `given`: Triton passes over names that the kernel does not have (any more)."""
+    """The parameters among `given`: Triton passes over names that the kernel does not have."""
     names = inspect.signature(fn).parameters
     return tuple(n for n in given or () if (n < len(names) if isinstance(n, int) else n in names))
 
 
 class JITFunction(Kernel, JITCallable, KernelInterface):
-    """A kernel under Triton's name, with its attributes."""
-
     def __init__(self, fn: Callable[..., Any], version: Any = None,
                  do_not_specialize: Iterable[int | str] | None = None,
                  do_not_specialize_on_alignment: Iterable[int | str] | None = None, debug: bool | None = None,
@@ -170,7 +162,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
     # -- source -------------------------------------------------------------------------------------------------
     @property
     def src(self) -> str:
-        """The text from `def` on."""
+        """From `def` on."""
         return self.source.text
 
     @src.setter
@@ -180,41 +172,36 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
 
     @cached_property
     def raw_src(self) -> list[str]:
-        """The lines of the text with its decorators."""
+        """With decorators."""
         return list(self.source.lines[0])
 
     @cached_property
     def starting_line_number(self) -> int:
-        """The line of the file on which they begin."""
         return self.source.lines[1]
 
     @cached_property
     def def_file_line_number(self) -> int:
-        """The line of the file with the `def`."""
         return next(n for n, line in enumerate(self.raw_src, self.starting_line_number)
                     if line.strip().startswith("def "))
 
     @cached_property
     def def_file_col_number(self) -> int:
-        """The column of the `def`, from 0."""
         line = self.raw_src[self.def_file_line_number - self.starting_line_number]
         return len(line) - len(line.lstrip())
 
     @cached_property
     def file_name(self) -> str:
-        """The file."""
         return self.source.file
 
     def is_gluon(self) -> bool:
-        """Whether it is written in Gluon, which tilejit does not have."""
         return False
 
     def get_capture_scope(self) -> dict[str, Any]:
-        """The variables that the function sees: its module's, and those of functions around it."""
+        """The variables of its module, and of functions around it."""
         return {**self.__globals__, **inspect.getclosurevars(self.fn).nonlocals}
 
     def _unsafe_update_src(self, text: str) -> None:
-        """Replace the text; what was compiled from the old one is forgotten."""
+        """What was compiled from the old text is forgotten."""
         self.source = KernelSource(self.fn, text)
         self.source.readable = _readable
         self.hash = None
@@ -222,7 +209,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
 
     @property
     def cache_key(self) -> str:
-        """Identifies what the kernel does: its text and what it reads from its surroundings."""
+        """Its text and what it reads from its surroundings."""
         if self.hash is None:
             self.hash = self.source.fingerprint()
             self.used_global_vals = {
@@ -231,7 +218,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return self.hash
 
     def parse(self) -> Any:
-        """The function's AST."""
         return self.source.tree
 
     def repr(self, specialization: Any = None) -> str:
@@ -239,7 +225,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return self._repr(specialization) if self._repr else f"{self.module}.{self.__qualname__}"
 
     def add_pre_run_hook(self, hook: Callable[..., Any]) -> None:
-        """Call `hook` with the arguments before each launch."""
         self.pre_run_hooks.append(hook)
 
     # -- compiling and launching --------------------------------------------------------------------------------
@@ -273,9 +258,9 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return None if compiled is None else self.handles[id(compiled)]
 
     def _options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Keyword arguments without what only concerns Triton's compiler. Raises KeyError for unknown ones, LaunchError
-        for those that would change what a kernel is, AssertionError for a number of warps that is no power of two, and
-        OutOfResources for more threads than a CTA has."""
+        """Without what only concerns Triton's compiler. Raises KeyError for unknown ones, LaunchError for those that
+        would change what a kernel is, AssertionError for a number of warps that is no power of two, OutOfResources for
+        more threads than a CTA has."""
         out = {}
         for k, v in kwargs.items():
             if k in self.keys or k in self.defaults:
@@ -331,11 +316,12 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
     def preload(self, specialization_data: str) -> CompiledKernel | None:
         """Compile what a hook was told of another process's kernel (`compile["specialization_data"]`).
 
-        Raises RuntimeError if that is another kernel, or for another chip."""
+        Raises RuntimeError if that is another kernel, or for another chip.
+        """
         return self._warmup((), preloaded(self, specialization_data))
 
     def _entry(self, plan: Any, flat: tuple, stream: Any) -> Entry:
-        """The loaded kernel for a call whose key is new, with Triton's hooks around compiling and loading."""
+        """For a call whose key is new, with Triton's hooks around compiling and loading."""
         before = len(self.entries)
         info = compile_info(self, self.describe(plan, flat), self.options(plan, flat), False)
         known = self.device_caches[driver.active.get_current_device()][0].get(info["key"])
@@ -380,7 +366,6 @@ class _Skipped(Exception):
 
 
 def _asked(hook: Callable[..., Any] | None, fn: JITFunction, info: dict[str, Any]) -> Any:
-    """What a hook of compilation says."""
     if hook is None:
         return None
     return hook(key=info["key"], repr=info["repr"], fn=JitFunctionInfo(fn.fn.__module__, fn.__qualname__, fn),
@@ -398,7 +383,6 @@ def carried_out_by(run: Callable[..., Any] | None) -> Iterator[None]:
 
 
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Make a kernel of a function; bare or with the keyword arguments of `JITFunction`."""
     return partial(jit, **options) if fn is None else JITFunction(fn, **options)
 
 

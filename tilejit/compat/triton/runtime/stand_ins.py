@@ -15,35 +15,27 @@ class TensorWrapper:
         self.is_cuda = getattr(base, "is_cuda", False)
 
     def data_ptr(self) -> int:
-        """The address of the first element."""
         return int(self.base.data_ptr())
 
     def stride(self, *args: Any) -> Any:
-        """The array's."""
         return self.base.stride(*args)
 
     def element_size(self) -> int:
-        """Bytes."""
         return int(self.base.element_size())
 
     def cpu(self) -> TensorWrapper:
-        """The same in host memory."""
         return TensorWrapper(self.base.cpu(), self.dtype)
 
     def to(self, device: Any) -> TensorWrapper:
-        """The same on another device."""
         return TensorWrapper(self.base.to(device), self.dtype)
 
     def clone(self) -> TensorWrapper:
-        """A copy."""
         return TensorWrapper(self.base.clone(), self.dtype)
 
     def new_empty(self, size: Any) -> TensorWrapper:
-        """An uninitialised one of another size."""
         return TensorWrapper(self.base.new_empty(size), self.dtype)
 
     def copy_(self, other: Any) -> None:
-        """Overwrite the elements."""
         self.base.copy_(other.base if isinstance(other, TensorWrapper) else other)
 
     def __str__(self) -> str:
@@ -58,7 +50,6 @@ describe_as(TensorWrapper, _info)
 
 
 def reinterpret(tensor: Any, dtype: Any) -> Any:
-    """`tensor` with its elements taken for `dtype`, which has their size."""
     base = tensor.base if isinstance(tensor, TensorWrapper) else tensor
     if dtype is base.dtype:
         return base
@@ -80,7 +71,6 @@ class MockTensor:
         return MockTensor(arg) if is_torch_dtype(arg) else arg
 
     def stride(self) -> list[int]:
-        """Of a row-major array."""
         out = [1]
         for n in self.shape[:0:-1]:
             out.insert(0, out[0] * n)
@@ -88,10 +78,8 @@ class MockTensor:
 
     @staticmethod
     def data_ptr() -> int:
-        """Aligned."""
         return 0
 
     @staticmethod
     def ptr_range() -> int:
-        """Nothing is known."""
         return 0

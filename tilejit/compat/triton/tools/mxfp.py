@@ -1,14 +1,11 @@
-"""`triton.tools.mxfp`: torch tensors in the OCP microscaling formats, one element a byte: e2m1 numbers, e8m0 scales.
-
-Source of the formats: OCP Microscaling Formats (MX) Specification v1.0, sections 5.3.3 and 5.4.1.
-"""
+"""`triton.tools.mxfp`: torch tensors in the OCP microscaling formats (Specification v1.0, 5.3.3 and 5.4.1), one element
+a byte: e2m1 numbers, e8m0 scales."""
 from __future__ import annotations
 
 from typing import Any
 
 import torch
 
-#: the magnitudes of the eight e2m1 codes without sign
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
@@ -31,15 +28,13 @@ class _Bytes:
 
 
 class MXFP4Tensor(_Bytes):
-    """Numbers of 4 bits: sign, two bits of exponent, one of mantissa."""
+    """Sign, two bits of exponent, one of mantissa."""
 
     def random(self) -> MXFP4Tensor:
-        """Every code as likely as any other."""
         self.data = torch.randint(0, 16, self.size, dtype=torch.uint8, device=self.device)
         return self
 
     def to(self, dtype: torch.dtype) -> torch.Tensor:
-        """As float32."""
         assert dtype == torch.float32, "e2m1 numbers are given as torch.float32 only"
         table = torch.tensor([*_E2M1, *(-x for x in _E2M1)], device=self.data.device)
         return table[self.data.long()]
@@ -64,16 +59,15 @@ class MXFP4Tensor(_Bytes):
         return low | high << 4
 
     def unpack_packed_tensor(self, packed: torch.Tensor, dim: int, original_shape: Any) -> torch.Tensor:
-        """What `to_packed_tensor` packed."""
         both = torch.stack((packed & 15, packed >> 4), dim + 1).flatten(dim, dim + 1)
         return both.narrow(dim, 0, original_shape[dim]).to(torch.uint8)
 
 
 class MXScaleTensor(_Bytes):
-    """Scales of 8 bits: powers of two from 2^-127 to 2^127; 255 is NaN."""
+    """Powers of two from 2^-127 to 2^127; 255 is NaN."""
 
     def random(self, low: float | None = None, high: float | None = None) -> MXScaleTensor:
-        """Powers of two between `low` and `high`, no NaN."""
+        """Between `low` and `high`, no NaN."""
         def exponent(x: float) -> int:
             return min(254, max(0, int(torch.log2(torch.tensor(x))) + 127))
 
@@ -83,7 +77,6 @@ class MXScaleTensor(_Bytes):
         return self
 
     def to(self, dtype: torch.dtype) -> torch.Tensor:
-        """As float32."""
         assert dtype == torch.float32, "scales are given as torch.float32 only"
         return fp8e8m0_to_float32(self.data)
 
@@ -95,6 +88,5 @@ class MXScaleTensor(_Bytes):
 
 
 def fp8e8m0_to_float32(scale: torch.Tensor) -> torch.Tensor:
-    """Bytes of e8m0 as float32."""
     code = scale.view(torch.uint8)
     return torch.where(code == 255, torch.nan, torch.exp2(code.double() - 127)).float()

@@ -1,9 +1,9 @@
 """`triton.tools.ragged_tma`: runs of rows of one tensor as tensors of their own, whose ends TMA respects.
 
-One descriptor serves all runs. Its dimension of rows has 2**30 of them, of which a run takes the last ones: row r of a
-run of n rows is row 2**30 - n + r, so that what lies behind the run lies behind the tensor and is neither read nor
-written. Two dimensions ahead, of blocks of one, bring the address back: the first one's stride times 2**30 is minus
-2**30 rows (and 2**64 elements, which leave the 64 bits of an address), the second one moves to the end of the run.
+The descriptor's dimension of rows has 2**30 of them, of which a run takes the last ones: row r of a run of n rows is
+row 2**30 - n + r, so that what lies behind the run is neither read nor written. Two dimensions ahead, of blocks of one,
+bring the address back: the first one's stride times 2**30 is minus 2**30 rows (and 2**64 elements, which leave the 64
+bits of an address), the second one moves to the end of the run.
 """
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from tilejit.compat.triton.runtime.jit import jit
 from tilejit.language import constexpr
 from tilejit.tools.tensor_descriptor import TensorDescriptor
 
-#: rows of the descriptor, whatever the tensor has
 ROWS = constexpr(1 << 30)
 
 
 def create_ragged_descriptor(T: Any, block_shape: list[int], ragged_dim: int = 0) -> TensorDescriptor:
-    """The descriptor of a tensor of two or three dimensions, runs of which lie along `ragged_dim`, not the last one.
-
-    Raises ValueError for other tensors."""
+    """Of a tensor of two or three dimensions, runs of which lie along `ragged_dim`, not the last one. Raises ValueError
+    for others."""
     rank, shape = T.dim(), list(T.shape)
     at = ragged_dim % rank if -rank <= ragged_dim < rank else rank
     if not 2 <= rank <= 3 or at >= rank - 1 or len(block_shape) != rank or shape[at] > ROWS.value:
@@ -53,13 +51,13 @@ def load_ragged(TMA, slice_off, slice_size, coords, ragged_dim: tl.constexpr = 0
 
 @jit
 def store_ragged(TMA, slice_off, slice_size, coords, data, ragged_dim: tl.constexpr = 0):
-    """Write a block at `coords` of a run; nothing outside of it."""
+    """Nothing outside of the run is written."""
     TMA.store(_places(slice_off, slice_size, coords, ragged_dim), tl.reshape(data, (1, 1) + data.shape))
 
 
 @jit
 def atomic_add_ragged(TMA, slice_off, slice_size, coords, data, ragged_dim: tl.constexpr = 0):
-    """Add a block at `coords` of a run, atomically; nothing outside of it."""
+    """Nothing outside of the run is changed."""
     TMA.atomic_add(_places(slice_off, slice_size, coords, ragged_dim), tl.reshape(data, (1, 1) + data.shape))
 
 
