@@ -5,44 +5,44 @@ from tilejit.layout.linear import Basis, LinearLayout
 
 
 def cta_bases(layout: LinearLayout, ctas: int) -> tuple[Basis, ...]:
-    """What the CTA's index in its cluster contributes to coordinates: the last warp bits."""
+    """What the CTA's index in its cluster contributes to coordinates."""
     bits = ctas.bit_length() - 1
     return layout.bases_of("warp")[-bits:] if bits else ()
 
 
 def within(layout: LinearLayout, ctas: int) -> LinearLayout:
-    """The layout without the bits of the CTA's index: what the first CTA holds, by its own warps."""
+    """What the first CTA holds, by its own warps."""
     bits = ctas.bit_length() - 1
     return LinearLayout(tuple((n, row[:len(row) - bits] if n == "warp" else row) for n, row in layout.bases),
                         layout.shape)
 
 
 def copies(rank: int, ctas: int) -> tuple[Basis, ...]:
-    """The bases of the CTA's index for a tile that every CTA holds whole."""
+    """The CTA bases of a tile that every CTA holds whole."""
     return ((0,) * rank,) * (ctas.bit_length() - 1)
 
 
 def strip(size: int, ctas: int) -> int:
-    """Elements side by side that a CTA holds along a dimension that the CTAs divide: its part; where the size is an odd
-    multiple of a power of two, its part of each of those powers (so that layouts stay linear)."""
+    """Elements side by side that a CTA holds along a divided dimension: its part; where the size is an odd multiple of
+    a power of two, its part of each of those powers (layouts stay linear).
+    """
     return (size & -size) // ctas
 
 
 def in_tile(at: int, size: int, ctas: int) -> int:
-    """Where the at-th of the elements lies that the first CTA holds along a dimension of `size` elements."""
+    """Where the first CTA's at-th element lies along a dimension of `size` elements."""
     side = strip(size, ctas)
     return at // side * side * ctas + at % side
 
 
 def own(at: int, size: int, ctas: int) -> int:
-    """Which of the elements that the first CTA holds lies `at` (the inverse of `in_tile`)."""
+    """The inverse of `in_tile`."""
     side = strip(size, ctas)
     return at // (side * ctas) * side + at % side
 
 
 def alone(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
-    """What the first CTA holds, as a tile of its own, of one of which every CTA holds as much along a dimension (the
-    inverse of `beside`)."""
+    """What the first CTA holds, as a tile of its own (the inverse of `beside`)."""
     shape = tuple(n // ctas if d == dim else n for d, n in enumerate(layout.shape))
     rows = {n: tuple(tuple(own(x, layout.shape[d], ctas) if d == dim else x for d, x in enumerate(b)) for b in row)
             for n, row in within(layout, ctas).bases}
@@ -50,27 +50,28 @@ def alone(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
 
 
 def parts_of(shape: tuple[int, ...], dim: int, ctas: int) -> tuple[Basis, ...]:
-    """The bases of the CTA's index where CTA i holds the i-th of equal parts along a dimension (see `strip`)."""
+    """The CTA bases where CTA i holds the i-th of equal parts along a dimension (see `strip`)."""
     bits = range(ctas.bit_length() - 1)
     return tuple(tuple((strip(n, ctas) << i) * (d == dim) for d, n in enumerate(shape)) for i in bits)
 
 
 def strips_of(size: int, strip: int, ctas: int) -> tuple[Basis, ...]:
-    """The bases of the CTA's index where the CTAs take strips of a row in turn."""
+    """The CTA bases where the CTAs take strips of a row in turn."""
     assert size % (strip * ctas) == 0
     return tuple((strip << i,) for i in range(ctas.bit_length() - 1))
 
 
 def strip_size(layout: LinearLayout, ctas: int) -> int | None:
-    """Elements of the strips of a row that the CTAs take in turn (half of it, or all of each one's part: see
-    `parts_of`); None if they divide it otherwise or not."""
+    """Elements of the strips of a row that the CTAs take in turn (half of it, or each one's part: see `parts_of`); None
+    if they divide it otherwise or not.
+    """
     bases = cta_bases(layout, ctas)
     size = bases[0][0] if bases and layout.rank == 1 else 0
     return size if size and bases == strips_of(layout.shape[0], size, ctas) else None
 
 
 def own_strips(layout: LinearLayout, ctas: int) -> LinearLayout:
-    """What the first CTA holds of a row that the CTAs divide in strips, as a row of its own: one behind the other."""
+    """The first CTA's strips of a row as a row of its own."""
     size = strip_size(layout, ctas)
     assert size is not None
     rows = {n: tuple((x % size + x // (size * ctas) * size,) for (x,) in row)
@@ -79,9 +80,10 @@ def own_strips(layout: LinearLayout, ctas: int) -> LinearLayout:
 
 
 def beside(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
-    """A layout for the warps of one CTA as that of a tile of which every CTA holds as much along a dimension.
+    """A layout of one CTA's warps as that of a tile of which every CTA holds as much along a dimension.
 
-    Raises ValueError where strips would have less than the 16 columns of a fragment."""
+    Raises ValueError where strips would have less than the 16 columns of a fragment.
+    """
     shape = tuple(n * ctas if d == dim else n for d, n in enumerate(layout.shape))
     if strip(shape[dim], ctas) < 16:
         raise ValueError(f"{shape[dim]} columns do not divide over {ctas} CTAs in strips of at least 16")
@@ -92,13 +94,13 @@ def beside(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
 
 
 def in_each(layout: LinearLayout, ctas: int) -> LinearLayout:
-    """A layout for the warps of one CTA as that of a tile that every CTA holds whole."""
+    """A layout of one CTA's warps as that of a tile that every CTA holds whole."""
     zeros = copies(layout.rank, ctas)
     return LinearLayout(tuple((n, row + zeros if n == "warp" else row) for n, row in layout.bases), layout.shape)
 
 
 def divided_dim(layout: LinearLayout, ctas: int) -> int | None:
-    """The dimension of which CTA i holds the i-th of equal parts; None if the CTAs divide the tile otherwise or not."""
+    """The dimension of which CTA i holds the i-th of equal parts, or None."""
     bases = cta_bases(layout, ctas)
     for d, size in enumerate(layout.shape):
         if size >= ctas and bases == parts_of(layout.shape, d, ctas):
@@ -107,10 +109,11 @@ def divided_dim(layout: LinearLayout, ctas: int) -> int | None:
 
 
 def rows_from_each(layout: LinearLayout, ctas: int) -> LinearLayout:
-    """What becomes of a tile that every CTA holds whole (`in_each`) when CTA i keeps the i-th part of its rows.
+    """What becomes of a tile that every CTA holds whole when CTA i keeps the i-th part of its rows.
 
-    Lanes stay; the warps whose rows are elsewhere take columns instead, as long as a thread keeps four elements, and
-    are copies after that. Raises ValueError where rows of different CTAs are in one warp's lanes."""
+    Lanes stay; the warps whose rows are elsewhere take columns, as long as a thread keeps four elements, else copies.
+    Raises ValueError where rows of different CTAs are in one warp's lanes.
+    """
     rows = layout.shape[0] // ctas
     cta = parts_of(layout.shape, 0, ctas)
     local = within(layout, ctas)

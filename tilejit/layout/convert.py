@@ -1,15 +1,13 @@
 """How to move a tile from one distributed layout to another, as cheaply as the two layouts allow.
 
-`plan(src, dst)` asks, in this order: is every element already in the right thread (`Registers`), in the
-right warp (`Swaps` where lanes exchange halves of their registers, else `Shuffles`), or must it go through
-shared memory (`ThroughShared`)? What stays within warps goes there, too, where that takes fewer cycles, but for
-exchanges where more than two warps would have to meet (on an H200, outputs of linear attention by eight warps take
-3% longer so; by two, gradients of gated delta rules' states take 101 and 109 us in place of 113 and 152).
-The answer is data, which emitters carry out.
+`plan(src, dst)` asks in turn: is every element already in the right thread (`Registers`), in the right warp (`Swaps`
+where lanes exchange halves of their registers, else `Shuffles`), or must it go through shared memory (`ThroughShared`)?
+What stays within warps goes there, too, where that takes fewer cycles, but for exchanges where more than two warps
+would have to meet (those took longer on an H200).
 
-A tile in shared memory is a layout of `offset`, so where a thread finds its registers is one more layout,
-`regs^-1 . memory`: an address is the xor of one constant per set bit of register, lane and warp
-(`address_bits`). Vector widths and bank conflicts are read off these constants.
+A tile in shared memory is a layout of `offset`, so a thread finds its registers by `regs^-1 . memory`: an address is
+the xor of one constant per set bit of register, lane and warp (`address_bits`), off which vector widths and bank
+conflicts are read.
 """
 from __future__ import annotations
 
@@ -42,16 +40,17 @@ class Registers:
 
 @dataclass(frozen=True)
 class Swaps:
-    """Lanes that differ in one bit exchange halves of what they have, one step after another: half a shuffle for each.
+    """Lanes that differ in one bit exchange halves of what they have, step by step: half a shuffle for each.
 
     `steps`: (lane bit, register bit) that change places: of the registers r and r with that bit, lanes without the lane
-    bit give away the second and lanes with it the first. Then result register r is register `source[r]`."""
+    bit give away the second and lanes with it the first. Then result register r is register `source[r]`.
+    """
 
     steps: tuple[tuple[int, int], ...]
     source: tuple[int, ...]
 
     def words(self, elem_bytes: int) -> int:
-        """How many neighbouring registers travel together in 32 bits: they stay neighbours."""
+        """How many neighbouring registers travel together in 32 bits."""
         pack = max(1, 4 // elem_bytes)
         firsts = [self.source[r // pack * pack] for r in range(len(self.source))]
         together = all(1 << j >= pack for _, j in self.steps) and len(self.source) % pack == 0 and all(
@@ -76,10 +75,10 @@ class Shuffles:
 class ThroughShared:
     """One trip through shared memory, stored in `layout` (in-dim `offset`, elements).
 
-    `swizzle` (bytes) and `order` (dimensions, fastest first) name the same layout as `named.shared`;
-    `bytes` is its size, `cycles` what a warp's stores and loads take, bank conflicts included.
-    `within_warp`: no warp reads what another wrote, so the warps need not meet in between. `shape` is the tile's there,
-    perhaps with a dimension divided into two."""
+    `swizzle` (bytes) and `order` (dimensions, fastest first) name the same layout as `named.shared`; `cycles` is what a
+    warp's stores and loads take, with bank conflicts. `within_warp`: no warp reads what another wrote. `shape` is the
+    tile's there, perhaps with a dimension divided into two.
+    """
 
     layout: LinearLayout
     swizzle: int
@@ -92,8 +91,9 @@ class ThroughShared:
 
 @dataclass(frozen=True)
 class Halves:
-    """One half of a large tile after the other goes from `src` to `dst` as `plan` says: register r of half h is
-    register `before[h][r]` of the operand, or `after[h][r]` of the result."""
+    """One half of a large tile after the other moves by `plan`: register r of half h is register `before[h][r]` of the
+    operand, or `after[h][r]` of the result.
+    """
 
     plan: Plan
     src: LinearLayout
@@ -103,7 +103,7 @@ class Halves:
 
     @property
     def bytes(self) -> int:
-        """Of shared memory, for a half."""
+        """Shared memory for a half."""
         return self.plan.bytes if isinstance(self.plan, (ThroughShared, Halves)) else 0
 
 
@@ -112,7 +112,7 @@ Plan = Union[Registers, Swaps, Shuffles, ThroughShared, Halves]
 
 @lru_cache(maxsize=1024)
 def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
-    """The cheapest way from src to dst; both hold the same tile. Raises ValueError on different shapes."""
+    """The cheapest way from src to dst. Raises ValueError on different shapes."""
     if src.shape != dst.shape:
         raise ValueError(f"cannot convert between tiles {src.shape} and {dst.shape}")
     if src.bases_of("warp") == dst.bases_of("warp"):
@@ -134,7 +134,7 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
 
 
 def _halves(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Halves | None:
-    """By a coordinate's bit that registers alone choose in both layouts; None if there is none."""
+    """By a coordinate's bit that registers alone choose in both layouts, or None."""
     for basis in reversed(src.bases_of("register")):
         moved = [d for d, x in enumerate(basis) if x]
         if len(moved) != 1 or basis not in dst.bases_of("register") or src.odd_dims:
@@ -154,7 +154,7 @@ def _halves(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Halves | N
 
 
 def _swaps(src: LinearLayout, dst: LinearLayout) -> Swaps | None:
-    """The lane bits of src that are register bits in dst, exchanged for others; None if lanes differ in another way."""
+    """The lane bits of src that are register bits in dst, exchanged for others; None if lanes differ otherwise."""
     before, after = src.bases_of("lane"), dst.bases_of("lane")
     registers = list(src.bases_of("register"))
     if len(before) != len(after) or src.odd_dims or src.num_registers != dst.num_registers:
@@ -195,11 +195,11 @@ def _shuffles(src: LinearLayout, dst: LinearLayout) -> Shuffles | None:
 
 
 def _through_shared(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> ThroughShared:
-    """The shared layout, among row orders and swizzles, with the fewest cycles both ways; where banks conflict in all
-    of them, also among those whose lines lie in another order, every k-th one, then the next of each: lanes that are k
-    lines apart are neighbours for the swizzle then.
+    """The shared layout, among row orders and swizzles, with the fewest cycles both ways; where banks conflict in all,
+    also with lines in another order, every k-th one, then the next of each.
 
-    Raises ValueError for a matrix of which a size is no power of two."""
+    Raises ValueError for a matrix of which a size is no power of two.
+    """
     best = _fewest(src, dst, elem_bytes, _orders(src.rank))
     least = (src.num_registers + dst.num_registers) * max(elem_bytes, _BANK_BYTES) * 32 // _CYCLE_BYTES
     if src.rank == 2 and best.cycles > 2 * least:
@@ -212,14 +212,13 @@ def _through_shared(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Th
 
 
 def _orders(rank: int) -> list[tuple[int, ...]]:
-    """Dimensions from the fastest to the slowest: rows, or along any other dimension."""
     return [tuple(reversed(range(rank))), *((d, *(x for x in reversed(range(rank)) if x != d))
                                             for d in range(rank - 1))]
 
 
 def _fewest(src: LinearLayout, dst: LinearLayout, elem_bytes: int, orders: list[tuple[int, ...]],
             widest: bool = False) -> ThroughShared:
-    """The plan with the fewest cycles among orders of dimensions and swizzles (or the widest swizzle that there is)."""
+    """The plan with the fewest cycles among orders and swizzles (or the widest swizzle)."""
     best, local = None, _same_warp(src, dst)
     for order in orders:
         inner = src.shape[order[0]] * elem_bytes
@@ -237,7 +236,7 @@ def _fewest(src: LinearLayout, dst: LinearLayout, elem_bytes: int, orders: list[
 
 
 def _same_warp(src: LinearLayout, dst: LinearLayout) -> bool:
-    """True if every warp writes all that it will read (of copies in several warps only one is written)."""
+    """Whether every warp writes all that it will read (of copies only one is written)."""
     if src.bases_of("warp") != dst.bases_of("warp") or src.zero_bits("warp"):
         return False
     try:
@@ -249,7 +248,7 @@ def _same_warp(src: LinearLayout, dst: LinearLayout) -> bool:
 
 
 def cost(p: Plan) -> int:
-    """Roughly the cycles that one warp spends on a plan; meeting the other warps twice counts as 40."""
+    """Roughly the cycles of one warp; meeting the other warps twice counts as 40."""
     if isinstance(p, Registers):
         return 0
     if isinstance(p, Halves):
@@ -262,8 +261,9 @@ def cost(p: Plan) -> int:
 
 
 def _issued(p: Swaps | Shuffles, elem_bytes: int) -> int:
-    """Instructions of a thread: half a shuffle and one and a half choices for each word that it exchanges, or a shuffle
-    and a choice for each element that it may have from elsewhere, packed and unpacked where it is no whole word."""
+    """A thread's instructions: half a shuffle and one and a half choices for each word exchanged, or a shuffle and a
+    choice for each element, packed and unpacked where it is no whole word.
+    """
     if isinstance(p, Swaps):
         return 2 * len(p.steps) * len(p.source) // p.words(elem_bytes)
     return sum(len(set(options)) for options in p.registers) * max(3 if elem_bytes < 4 else 2, elem_bytes // 2)
@@ -279,7 +279,7 @@ class AddressBits:
     warp: tuple[int, ...]
 
     def vector(self, elem_bytes: int) -> int:
-        """Elements of the widest access: low registers at consecutive, aligned addresses, 16 bytes at most."""
+        """Elements of the widest access (low registers at consecutive, aligned addresses), 16 bytes at most."""
         vec = 1
         for i, x in enumerate(self.register):
             elsewhere = self.lane + self.warp + self.register[i + 1:]
@@ -291,7 +291,7 @@ class AddressBits:
 
 @lru_cache(maxsize=1024)
 def address_bits(regs: LinearLayout, memory: LinearLayout) -> AddressBits:
-    """Where the elements that `regs` holds lie in `memory` (one input, `offset`; it holds each element once)."""
+    """Where the elements that `regs` holds lie in `memory` (one input, `offset`, without copies)."""
     c = regs.invert_and_compose(memory)
     return AddressBits(*(tuple(b for (b,) in c.bases_of(n)) for n in ("register", "lane", "warp")))
 
@@ -300,8 +300,8 @@ def address_bits(regs: LinearLayout, memory: LinearLayout) -> AddressBits:
 def bank_conflicts(lane_offsets: tuple[int, ...], elem_bytes: int, vec: int) -> int:
     """Cycles of one warp access of `vec` elements a lane at the xor of `lane_offsets` (elements, one per lane bit).
 
-    The warp is served in groups of lanes that move 128 bytes together; within a group, lanes that touch one
-    bank at different 4-byte words take turns. 1 per group is free of conflicts."""
+    Groups of lanes move 128 bytes together; within one, lanes that touch a bank at different 4-byte words take turns.
+    """
     offsets = [0]
     for x in lane_offsets:
         offsets += [a ^ x for a in offsets]
@@ -326,7 +326,7 @@ def access_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> 
 
 
 def read_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int:
-    """Shared-memory cycles of one warp reading all its registers, by ldmatrix where that is possible."""
+    """Cycles of one warp reading all its registers, by ldmatrix if possible."""
     from tilejit.layout.matrices import matrix_cycles
 
     by_matrices = matrix_cycles(regs, memory, elem_bytes)
@@ -334,6 +334,6 @@ def read_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> in
 
 
 def write_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int:
-    """Shared-memory cycles of one warp writing all its registers, by stmatrix where that is possible."""
+    """Cycles of one warp writing all its registers, by stmatrix if possible."""
     copies = regs.zero_bits("lane") or regs.zero_bits("register")
     return access_cycles(regs, memory, elem_bytes) if copies else read_cycles(regs, memory, elem_bytes)

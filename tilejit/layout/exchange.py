@@ -1,7 +1,6 @@
-"""What each CTA of a cluster sends to which other one when a tile that all have a part of is summed, and where it lies.
+"""What each CTA of a cluster sends to which other one when a tile that all have a part of is summed.
 
-A share lies in the order in which its reader's threads hold it, so that a warp writes and reads 512 contiguous bytes at
-a time.
+A share lies in the order in which its reader's threads hold it: a warp accesses 512 contiguous bytes.
 """
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ from tilejit.layout.linear import Basis, LinearLayout
 class Parts:
     """How a tile of 4-byte elements that every CTA has a part of (`source`) becomes one that they divide (`result`).
 
-    Both layouts count the warps of all CTAs; lanes hold the same in both."""
+    Both layouts count all CTAs' warps; lanes hold the same in both.
+    """
 
     source: LinearLayout
     result: LinearLayout
@@ -25,7 +25,7 @@ class Parts:
 
     @property
     def bytes(self) -> int:
-        """Of the shares that one CTA gets from all, in all rounds."""
+        """The shares that one CTA gets, in all rounds."""
         n = 4
         for s in self.source.shape:
             n *= s
@@ -33,12 +33,11 @@ class Parts:
 
     @property
     def share(self) -> int:
-        """Bytes that one CTA gets from another in one round."""
+        """Bytes from one CTA to another in one round."""
         return self.bytes // self.ctas // self.rounds
 
     @property
     def vector(self) -> int:
-        """Elements of one access."""
         return min(4, self.result.num_registers // self.rounds)
 
     @property
@@ -53,8 +52,9 @@ class Parts:
 
     @cached_property
     def offsets(self) -> dict[Basis, int]:
-        """Where in a share the element lies that a basis of the result leads to: registers of one access, lanes, other
-        registers of the round, warps. Bases that choose the round or the CTA are left out."""
+        """Where in a share a basis of the result leads: registers of one access, lanes, other registers of the round,
+        warps; without those that choose the round or the CTA.
+        """
         low, high = self.vector.bit_length() - 1, self.per_round.bit_length() - 1
         registers = self.result.bases_of("register")
         order = (*registers[:low], *self.result.bases_of("lane"), *registers[low:high],

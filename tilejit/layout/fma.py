@@ -1,7 +1,7 @@
-"""The layout of products by fused multiply-adds: every thread has a block of rows and columns.
+"""The layout of products by multiply-adds: every thread has a block of rows and columns.
 
-A thread that has r rows and c columns reads r + c numbers for r c multiply-adds, so blocks are as square as there are
-elements for: four neighbours each way first, which are read as one vector. Eight lanes lie side by side along columns.
+A thread reads r + c numbers for r c multiply-adds, so blocks are as square as there are elements for, of vectors of
+four. Eight lanes lie side by side along columns.
 """
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from tilejit.layout.linear import Basis, LinearLayout
 
 
 def fma_accumulator(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
-    """The accumulator [.., M, N] of a product by multiply-adds; sizes are powers of two. Warps divide batches first;
-    threads without a part hold copies."""
+    """The accumulator [.., M, N]; sizes are powers of two. Warps divide batches first; threads without a part hold
+    copies.
+    """
     rank = len(shape)
     rest = {d: [tuple(1 << i if k == d else 0 for k in range(rank)) for i in range(shape[d].bit_length() - 1)]
             for d in range(rank)}
@@ -18,7 +19,6 @@ def fma_accumulator(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
     batch = [b for d in reversed(range(rank - 2)) for b in rest[d]]
 
     def take(*order: tuple[int, int]) -> list[Basis]:
-        """Bits of dimensions in turn, so many of each."""
         out: list[Basis] = []
         for d, count in order:
             out += rest[d][:count]

@@ -1,9 +1,8 @@
 """LinearLayout: one idea for every way a tile is spread over threads or memory.
 
-A tile with power-of-two sizes has element coordinates made of bits. The hardware place that holds an
-element (register, lane, warp; or an offset in shared memory) is made of bits too. In all layouts that
-matter on a GPU, the element that a place holds depends on the place's bits *linearly over GF(2)*: the
-coordinates are the xor of one fixed vector (a *basis*) per set bit. So a layout is just its bases.
+A tile with power-of-two sizes has element coordinates made of bits, and so has the place that holds an element
+(register, lane, warp; or an offset in shared memory). The coordinates depend on the place's bits *linearly over GF(2)*:
+they are the xor of one fixed vector (a *basis*) per set bit.
 
 Example: a 4x8 tile over 8 lanes with 4 registers each, two neighbouring columns and two rows a lane:
 
@@ -13,15 +12,14 @@ Example: a 4x8 tile over 8 lanes with 4 registers each, two neighbouring columns
 
     lane 5 = 0b101, register 3 = 0b11:  (0,2)^(2,0) ^ (0,1)^(1,0) = (3,3)
 
-What makes this worth one class: transposing permutes the entries of every basis; reshaping relabels bits;
-a broadcast is a zero basis (two places hold the same element); a reduction along a dimension zeroes that
-entry; a swizzle is a basis with bits in two dimensions; converting between layouts is `dst^-1 . src`, a
-matrix product. Direction is place -> element because several places may hold one element.
+Transposing permutes the entries of every basis; reshaping relabels bits; a broadcast is a zero basis (two places hold
+the same element); a reduction along a dimension zeroes that entry; a swizzle is a basis with bits in two dimensions;
+converting between layouts is `dst^-1 . src`, a matrix product. Direction is place -> element because several places may
+hold one element.
 
-Sizes may be odd multiples of a power of two (columns of an accumulator: 160 = 5 * 32; rows of three warpgroups: 192).
-Their coordinates have the bits of the next power of two, and what lies beyond the size does not exist. Of one such size
-that is a matter of registers alone: the bases that choose among the 5 are those of the last register bits, so a thread
-simply has fewer registers (5/8). Of another one it is a matter of warps alone: there are 12 of 16.
+Sizes may be odd multiples of a power of two (160 = 5 * 32 columns; 192 rows of three warpgroups). Their coordinates
+have the bits of the next power of two, and what lies beyond the size does not exist. The last register bits alone
+choose among the 5, so a thread has fewer registers (5/8); or warps alone: there are 12 of 16.
 
 Source: 'Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2', arXiv 2505.23819.
 """
@@ -42,9 +40,9 @@ _remembered = lru_cache(maxsize=4096)
 
 @dataclass(frozen=True)
 class LinearLayout:
-    """`bases`: per input name (register, lane, warp or offset), one coordinate vector per bit, low first.
-
-    `shape` is the tile's shape; every coordinate entry is below its size. Equality is by value."""
+    """`bases`: per input name (register, lane, warp or offset), one coordinate vector per bit, low first. Equality is
+    by value.
+    """
 
     bases: tuple[tuple[str, tuple[Basis, ...]], ...]
     shape: tuple[int, ...]
@@ -54,13 +52,12 @@ class LinearLayout:
         return hash((self.bases, self.shape))
 
     def __hash__(self) -> int:
-        """Computed once: layouts are keys wherever code is emitted."""
+        """Computed once: layouts are keys."""
         return self._hash
 
     @staticmethod
     def from_bases(bases: Mapping[str, object], shape: tuple[int, ...]) -> LinearLayout:
-        """Build from a mapping; raises ValueError for a bad basis, and for a size that is no power of two unless the
-        last registers, or warps of their own, choose among its odd number of parts."""
+        """Raises ValueError for a bad basis, and for sizes that `check_odd` refuses."""
         rows = []
         for name, vectors in bases.items():
             row = tuple(tuple(int(x) for x in v) for v in vectors)  # type: ignore[attr-defined]
@@ -73,8 +70,9 @@ class LinearLayout:
         return layout
 
     def check_odd(self) -> None:
-        """Raise ValueError unless the last registers choose among the parts of a size that is no power of two, or warps
-        of their own."""
+        """Raise ValueError unless the last registers, or warps of their own, choose among the parts of a size that is
+        no power of two.
+        """
         free = True                     # whether the last registers choose among no other size's parts
         for d in self.odd_dims:
             unit = self.shape[d] & -self.shape[d]
@@ -93,7 +91,7 @@ class LinearLayout:
         return len(self.shape)
 
     def bases_of(self, name: str) -> tuple[Basis, ...]:
-        """The bases of one input, low bit first; empty if it has none."""
+        """The bases of one input, low bit first."""
         return self._by_name.get(name, ())
 
     @cached_property
@@ -101,25 +99,21 @@ class LinearLayout:
         return dict(self.bases)
 
     def in_bits(self, name: str) -> int:
-        """Number of bits of an input."""
         return len(self.bases_of(name))
 
     def in_size(self, name: str) -> int:
-        """Number of values of an input."""
         return 1 << self.in_bits(name)
 
     @cached_property
     def odd_dims(self) -> tuple[int, ...]:
-        """Dimensions whose size is no power of two."""
         return tuple(d for d, s in enumerate(self.shape) if s & (s - 1))
 
     def among_warps(self, d: int) -> bool:
-        """Whether warps choose among the parts of a size that is no power of two (see `check_odd`)."""
+        """Whether warps choose among the parts of an odd size (see `check_odd`)."""
         return any(b[d] >= self.shape[d] & -self.shape[d] for b in self.bases_of("warp"))
 
     @cached_property
     def num_registers(self) -> int:
-        """Registers per thread of a distributed tile."""
         count = self.in_size("register")
         for d in self.odd_dims:
             if not self.among_warps(d):
@@ -127,7 +121,7 @@ class LinearLayout:
         return count
 
     def apply(self, **places: int) -> tuple[int, ...]:
-        """Coordinates of the element at a place; inputs that are not named are 0."""
+        """Coordinates of the element at a place; other inputs are 0."""
         out = [0] * self.rank
         for name, value in places.items():
             for i, basis in enumerate(self.bases_of(name)):
@@ -137,7 +131,7 @@ class LinearLayout:
 
     @_remembered
     def registers(self) -> tuple[tuple[int, ...], ...]:
-        """Coordinates of the element in every register of the first thread, in register order."""
+        """Coordinates of the first thread's elements, in register order."""
         dims = []
         for d in range(self.rank):
             out = [0]
@@ -147,20 +141,19 @@ class LinearLayout:
         return tuple(zip(*dims)) if dims else ((),) * self.num_registers
 
     def coords(self, name: str) -> np.ndarray:
-        """Coordinates for every value of one input (registers and warps that exist), the others 0: int array
-        [values, rank]."""
+        """Coordinates for every value of one input that exists, the others 0: [values, rank]."""
         table = np.zeros((1, self.rank), dtype=np.int64)
         for basis in self.bases_of(name):
             table = np.concatenate([table, table ^ np.array(basis, dtype=np.int64)])
         return table[(table < self.shape).all(1)] if name in ("register", "warp") else table
 
     def table(self) -> np.ndarray:
-        """Coordinates of every place: int array [warps, lanes, registers, rank]."""
+        """Coordinates of every place: [warps, lanes, registers, rank]."""
         r, lane, warp = (self.coords(n) for n in ("register", "lane", "warp"))
         return warp[:, None, None] ^ lane[None, :, None] ^ r[None, None, :]
 
     def zero_bits(self, name: str) -> tuple[int, ...]:
-        """Bits of an input that do not change the element: places that differ in them hold copies."""
+        """Bits of an input that do not change the element."""
         return tuple(i for i, b in enumerate(self.bases_of(name)) if not any(b))
 
     # -- algebra --------------------------------------------------------------------------------------
@@ -169,7 +162,7 @@ class LinearLayout:
 
     @_remembered
     def canonical(self) -> LinearLayout:
-        """Without the register bits that hold copies of the thread's other registers."""
+        """Without register bits that hold copies."""
         kept: list[Basis] = []
         echelon: list[int] = []
         for basis in self.bases_of("register"):
@@ -184,14 +177,11 @@ class LinearLayout:
 
     @_remembered
     def transpose(self, order: tuple[int, ...]) -> LinearLayout:
-        """Dimension i of the result is dimension order[i] of this layout."""
         return self._map(lambda b: [b[i] for i in order], tuple(self.shape[i] for i in order))
 
     @_remembered
     def reshape(self, shape: tuple[int, ...]) -> LinearLayout:
-        """The same elements in row-major order under another shape.
-
-        Raises ValueError for a shape that `regrouped` cannot lead to."""
+        """The same elements in row-major order. Raises ValueError where `regrouped` does."""
         groups = regrouped(self.shape, shape)
 
         def relabel(b: Basis) -> list[int]:
@@ -215,7 +205,6 @@ class LinearLayout:
 
     @_remembered
     def drop_dim(self, axis: int) -> LinearLayout:
-        """Remove a dimension of size 1."""
         assert self.shape[axis] == 1, f"dimension {axis} of {self.shape} is not 1"
         return self._map(lambda b: [*b[:axis], *b[axis + 1:]],
                          (*self.shape[:axis], *self.shape[axis + 1:]))
@@ -233,7 +222,8 @@ class LinearLayout:
     def part(self, axis: int, size: int) -> LinearLayout:
         """The layout of each of the equal parts of `size` elements (a power of two) along a dimension.
 
-        Raises ValueError unless register bits of their own choose between the parts."""
+        Raises ValueError unless register bits of their own choose between the parts.
+        """
         def chooses(b: Basis) -> bool:
             return b[axis] >= size
 
@@ -245,9 +235,10 @@ class LinearLayout:
 
     @_remembered
     def split(self) -> LinearLayout:
-        """The layout of both halves of a tile whose last dimension has size 2, one element of each pair a half.
+        """The layout of both halves of a last dimension of size 2.
 
-        Raises ValueError unless one register bit alone chooses between the halves."""
+        Raises ValueError unless one register bit alone chooses between them.
+        """
         pair = (*([0] * (self.rank - 1)), 1)
         if self.shape[-1] != 2 or pair not in self.bases_of("register") \
                 or sum(b[-1] for _, row in self.bases for b in row) != 1:
@@ -265,7 +256,7 @@ class LinearLayout:
 
     # -- inverses and products ------------------------------------------------------------------------
     def _flat(self, basis: Basis) -> int:
-        """A coordinate vector as one integer: the bits of the dimensions side by side, last lowest."""
+        """A coordinate vector as one integer, the last dimension's bits lowest."""
         flat = 0
         for x, s in zip(basis, self.shape):
             flat = (flat << _bits(s)) | x
@@ -276,18 +267,18 @@ class LinearLayout:
         return [(n, i, self._flat(b)) for n, row in self.bases for i, b in enumerate(row)]
 
     def is_surjective(self) -> bool:
-        """True if every element is held somewhere."""
+        """Whether every element is held somewhere."""
         return len(_echelon(self, None)) == sum(map(_bits, self.shape))
 
     def is_injective(self) -> bool:
-        """True if no two places hold the same element."""
         return len(_echelon(self, None)) == sum(len(row) for _, row in self.bases)
 
     def place_of(self, coords: Basis, among: tuple[str, ...] | None = None) -> dict[str, int]:
-        """One place (input name -> value) that holds the element at these coordinates; linear in them.
+        """One place (input name -> value) that holds the element; linear in the coordinates.
 
-        Only bits of the inputs in `among` (default: all) are set, and an earlier input's bits are used before
-        a later one's: a register of this thread before another lane. Raises ValueError if no such place."""
+        Only inputs in `among` (default: all) are set, earlier ones preferred: a register of this thread before another
+        lane. Raises ValueError if there is none.
+        """
         flat, mask = self._flat(coords), 0
         for top, value, columns in _echelon(self, among):
             if flat >> top & 1:
@@ -302,10 +293,9 @@ class LinearLayout:
         return place
 
     def invert(self) -> LinearLayout:
-        """Coordinates -> place: inputs dim0, dim1, .., and one output per input of this layout, in order.
-
-        Where several places hold an element, `place_of` says which one is meant. Raises ValueError unless
-        the layout is surjective."""
+        """Coordinates -> place (by `place_of`): inputs dim0, dim1, .., one output per input. Raises ValueError unless
+        surjective.
+        """
         rows = {}
         for d, size in enumerate(self.shape):
             units = (tuple(1 << i if k == d else 0 for k in range(self.rank))
@@ -321,10 +311,10 @@ class LinearLayout:
         return self._map(lambda b: list(outer.apply(**dict(zip(names, b)))), outer.shape)
 
     def invert_and_compose(self, other: LinearLayout) -> LinearLayout:
-        """`other`^-1 . this: where the element of each of this layout's places lies in `other`, whose sizes may be
-        rounded up to powers of two.
+        """`other`^-1 . this: where the elements of this layout's places lie in `other`, its sizes perhaps rounded up to
+        powers of two.
 
-        For registers and a shared-memory tile of 64x64 bf16 the result has one output, the offset:
+        For registers and a shared tile of 64x64 bf16:
 
             register -> 1 512 8 16 32    lane -> 2 4 72 144 288    warp -> 1024 2048    (128-byte swizzle)
         """
@@ -333,7 +323,7 @@ class LinearLayout:
         return self.compose(other.invert())
 
     def contiguous_registers(self, dim: int = -1) -> int:
-        """How many consecutive elements along `dim` the low register bits walk: the widest vector."""
+        """How many consecutive elements along `dim` the low register bits walk."""
         run = 1
         for basis in self.bases_of("register"):
             if basis != tuple(run if d == dim % self.rank else 0 for d in range(self.rank)):
@@ -348,7 +338,6 @@ class LinearLayout:
 
     @staticmethod
     def parse(text: str) -> LinearLayout:
-        """The inverse of str()."""
         shape, *rows = text.strip()[1:-1].split(" ")
         bases = {}
         for row in rows:
@@ -360,8 +349,8 @@ class LinearLayout:
 def regrouped(shape: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[tuple[int, int], tuple[int, ...]]]:
     """How a row-major reshape maps dimensions: groups of as many elements, each (range of old ones, sizes of new ones).
 
-    Raises ValueError where a size that is no power of two is not the first of its group, before and after: the
-    coordinates' bits would not say where an element goes."""
+    Raises ValueError where a size that is no power of two is not the first of its group, before and after.
+    """
     assert prod(shape) == prod(target), (shape, target)
     groups, start, at = [], 0, 0
     while start < len(shape) or at < len(target):
@@ -380,7 +369,6 @@ def regrouped(shape: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[tup
 
 
 def _bits(size: int) -> int:
-    """Bits of the coordinates of a dimension."""
     return (size - 1).bit_length()
 
 
@@ -388,8 +376,9 @@ def _bits(size: int) -> int:
 def _echelon(layout: LinearLayout, among: tuple[str, ...] | None) -> tuple[tuple[int, int, int], ...]:
     """Gaussian elimination over the columns: (leading bit, value, set of columns whose xor is the value).
 
-    Leading bits fall, so one pass down the rows writes any reachable value as a set of columns (bit mask over
-    `columns()`). A column that earlier ones already reach is left out, so earlier inputs are preferred."""
+    Leading bits fall, so one pass writes any reachable value as a set of columns (bit mask). Columns that earlier ones
+    reach are left out: earlier inputs are preferred.
+    """
     rows: list[tuple[int, int, int]] = []
     for index, (name, _, value) in enumerate(layout.columns()):
         if among is not None and name not in among:

@@ -1,10 +1,9 @@
 """How a tile in shared memory splits into the 8x8 matrices of `ldmatrix` (PTX ISA, ldmatrix).
 
-A matrix is 8 rows of 16 bytes, each anywhere in memory at a multiple of 16; lane 8 j + r gives the address of row r of
-matrix j. Lane l then holds 4 bytes of every matrix: of row l / 4 the (l % 4)-th; with `.trans`, which takes 16-bit
-elements, those of rows 2 (l % 4) and 2 (l % 4) + 1 in column l / 4. So a distributed tile is made of matrices if the
-bits that walk a row (in memory: bytes 1, 2, 4, 8) are the right ones of registers and lanes, and every other bit moves
-by whole rows.
+A matrix is 8 rows of 16 bytes, each at a multiple of 16; lane 8 j + r gives the address of row r of matrix j. Lane l
+then holds 4 bytes of every matrix: of row l / 4 the (l % 4)-th; with `.trans` (16-bit elements) those of rows 2 (l % 4)
+and 2 (l % 4) + 1 in column l / 4. A tile is made of matrices if the bits that walk a row (bytes 1, 2, 4, 8 of memory)
+are those registers and lanes, and every other bit moves by whole rows.
 """
 from __future__ import annotations
 
@@ -21,8 +20,9 @@ _ROW_BYTES = 16
 class Matrices:
     """A split: offsets in elements, combined by xor.
 
-    `rows`: of the three bits that walk a matrix's rows; `registers`: the register bits that choose among the (at most
-    four) matrices of one instruction; `packed`: low register bits inside a 32-bit register."""
+    `rows`: of the three bits that walk rows; `registers`: the register bits that choose among the (at most four)
+    matrices of one instruction; `packed`: low register bits inside a 32-bit register.
+    """
 
     trans: bool
     rows: tuple[int, int, int]
@@ -37,7 +37,7 @@ class Matrices:
 
 @lru_cache(maxsize=1024)
 def split(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> Matrices | None:
-    """How ldmatrix reads the tile that lies in `memory` (one input, `offset`) into `regs`; None if it cannot."""
+    """How ldmatrix reads `memory` (one input, `offset`) into `regs`; None if it cannot."""
     if elem_bytes not in (1, 2, 4):
         return None
     bits = address_bits(regs, memory)
@@ -59,7 +59,7 @@ def _fits(inside: tuple[int, ...], rest: tuple[int, ...], bits: AddressBits, ele
 
 
 def matrix_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int | None:
-    """Shared-memory cycles of one warp reading a tile by ldmatrix, bank conflicts included; None if it cannot."""
+    """Cycles of one warp reading a tile by ldmatrix, with bank conflicts; None if it cannot."""
     found = split(regs, memory, elem_bytes)
     if found is None:
         return None

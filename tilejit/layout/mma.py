@@ -8,7 +8,7 @@ along K, 4 / (bytes of an element) or one; one k step is 8 p wide for every type
     B      register i of lane l:  k   p (l % 4) + 4 p i + 0 .. p - 1     col l / 4
 
 A tile with fewer rows or columns than a fragment is computed several times: row r of it is in rows r, r + M, r + 2 M ..
-of the fragment, so lanes hold copies and no register is of padding. Dimensions ahead of rows and columns are batches.
+of the fragment, so lanes hold copies and no register is of padding.
 """
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from tilejit.layout.named import QUADS
 def warp_grid(m: int, n: int, num_warps: int, rows_only: bool = False) -> tuple[int, int]:
     """How many warps split the rows, and the columns, of an m x n accumulator.
 
-    As many as have a fragment each; then as square a part for each as there is, since its operands are as long as
-    its sides together. `rows_only`: rows first, for results that are the next product's left operand."""
+    As many as have a fragment each, in as square parts as possible (operands are as long as the sides together).
+    `rows_only`: rows first, for results that are the next product's left operand.
+    """
     found = []
     down = 1
     while down <= max(1, min(num_warps, m // 16)):
@@ -33,10 +34,11 @@ def warp_grid(m: int, n: int, num_warps: int, rows_only: bool = False) -> tuple[
 
 
 def mma_accumulator(shape: tuple[int, ...], num_warps: int, rows_only: bool = False) -> LinearLayout:
-    """The fp32/s32/fp64 accumulator of mma.sync over num_warps warps; warps without a part hold copies.
+    """The fp32/s32/fp64 accumulator [.., M, N]; warps without a part hold copies.
 
-    Warps divide the batches first; then every warp has a part of consecutive rows and columns. Registers walk a
-    fragment, then the part's columns, then its rows, 16 at a time, then batches."""
+    Warps divide batches first, then have consecutive rows and columns. Registers walk a fragment, the part's columns,
+    its rows, 16 at a time, then batches.
+    """
     *batch, m, n = shape
     assert len(batch) < 2, shape
     count = batch[0] if batch else 1
@@ -59,11 +61,12 @@ def mma_accumulator(shape: tuple[int, ...], num_warps: int, rows_only: bool = Fa
 
 
 def mma_operand(accumulator: LinearLayout, index: int, k: int, elem_bytes: int) -> LinearLayout:
-    """The operand A [.., M, k] (index 0) or B [.., k, N] (index 1) of the product whose accumulator has this layout.
+    """The operand A [.., M, k] (index 0) or B [.., k, N] (index 1) of the product with this accumulator.
 
     Warps that share rows hold copies of A, those that share columns copies of B. A in 16 bits is the layout of an
-    accumulator whose warps split rows only, so such a result feeds the next product without moving. k is 16 bytes or
-    more (4 elements of fp64)."""
+    accumulator whose warps split rows only, so a result feeds the next product without moving. k is 16 bytes or more (4
+    elements of fp64).
+    """
     pack = max(1, 4 // elem_bytes)
     outer = 8 if index else 16                # rows or columns of a fragment
     rank = accumulator.rank
@@ -96,7 +99,6 @@ def _unit(dim: int, value: int) -> tuple[int, int]:
 
 
 def _steps(dim: int, first: int, end: int) -> list[tuple[int, int]]:
-    """first, 2 first, .. below end, along a dimension."""
     out = []
     while first < end:
         out.append(_unit(dim, first))

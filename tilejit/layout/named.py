@@ -1,4 +1,4 @@
-"""The layouts that have names: coalesced blocks and the tensor cores' fragments."""
+"""Named layouts: coalesced blocks and the tensor cores' fragments."""
 from __future__ import annotations
 
 from functools import lru_cache
@@ -10,7 +10,6 @@ QUADS = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
 
 
 def _log2(n: int) -> int:
-    """Bits of the coordinates of a dimension of n elements."""
     return (n - 1).bit_length()
 
 
@@ -18,15 +17,13 @@ def _log2(n: int) -> int:
 def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tuple[int, ...] | None = None,
             warp: tuple[tuple[int, ...], ...] | None = None,
             last: tuple[tuple[int, ...], ...] = (), own: int | None = None) -> LinearLayout:
-    """Coalesced: `vector` neighbours along the fastest dimension a thread, then lanes, then warps, then
-    more registers. `order` lists dimensions fastest first (default: last dimension first). Where the tile
-    is smaller than the threads, the remaining lane or warp bits hold copies. The odd number of parts of a size that is
-    no power of two is a matter of the last registers.
+    """Coalesced: `vector` neighbours along the fastest dimension a thread, then lanes, then warps, then more registers;
+    lane or warp bits of a small tile hold copies. `order` lists dimensions fastest first (default: last first). The
+    last registers choose among the odd number of parts of a size that is no power of two.
 
-    `warp` fixes the bases of the warp bits instead (each a power of two along one dimension, or zero): a
-    tile that another layout gives to the same warps changes layout inside each warp. `last` fixes the last of them
-    only: what each CTA of a cluster holds. Registers that are left are neighbours along the dimension `own`, if one is
-    given: what goes along it has most of its steps within a thread."""
+    `warp` fixes the bases of the warp bits (each a power of two along one dimension, or zero), `last` the last of them
+    only: what each CTA of a cluster holds. Registers that are left are neighbours along the dimension `own`.
+    """
     order = order or tuple(reversed(range(len(shape))))
     bits = [tuple(1 << i if k == d else 0 for k in range(len(shape))) for d in order for i in range(_log2(shape[d]))]
     parts = [b for b in bits if any(x >= s & -s for x, s in zip(b, shape) if s & (s - 1))]
@@ -50,7 +47,7 @@ def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tupl
 
 
 def default_blocked(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
-    """The layout of a tile that nothing else decides: as `blocked`, with one element a thread at a time."""
+    """As `blocked`, with one element a thread at a time."""
     return blocked(shape, num_warps)
 
 
@@ -66,12 +63,13 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
         row 1   l4      | l5      | ..
         row 8   l0:i2 i3| l1:i2 i3| ..
 
-    Warpgroups split M while there are 64-row slices, each its own adjacent rows, then N. Registers walk the columns
-    of one instruction (at most 256), then further n tiles, then further 64-row slices.
-    n may be an odd multiple of a power of two (of 16 to 256) where every warpgroup has rows of its own: then the
-    registers that choose among the odd number of parts come last. Three warpgroups have a third of the rows each.
+    Warpgroups split M while there are 64-row slices, each its own adjacent rows, then N. Registers walk the columns of
+    one instruction (at most 256), then further n tiles, then further 64-row slices. n may be an odd multiple of a power
+    of two (of 16 to 256) where every warpgroup has rows of its own: the registers that choose among the parts come
+    last. Three warpgroups have a third of the rows each.
 
-    Raises ValueError for a shape that does not divide so."""
+    Raises ValueError for other shapes.
+    """
     m, n = shape
     slices, warps, groups = _rows(shape, num_warps)
     n_each = n >> groups
@@ -89,10 +87,11 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
 
 
 def _rows(shape: tuple[int, int], num_warps: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
-    """How the rows of a fragment are divided: bases of registers, which choose 64-row slices, bases of warps, and how
-    many more bits of warpgroups there are.
+    """How a fragment's rows are divided: bases of registers, which choose 64-row slices, bases of warps, and the number
+    of warpgroup bits left.
 
-    Raises ValueError for rows that are not 64 for each of 1, 2, 4 .. or 3 times as many slices."""
+    Raises ValueError unless there are 64 rows for each of 1, 2, 4 .. or 3 times as many slices.
+    """
     if num_warps % 4:
         raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")
     m, groups = shape[0], num_warps // 4
@@ -112,10 +111,10 @@ def _rows(shape: tuple[int, int], num_warps: int) -> tuple[list[tuple[int, int]]
 def wgmma_a_operand(shape: tuple[int, int], num_warps: int, elem_bytes: int) -> LinearLayout:
     """The A operand [M, K] of wgmma in registers (PTX ISA, wgmma register fragments), `p` = 4 / elem_bytes.
 
-    A 32-bit register packs p elements along k. One k step is 8 p wide and takes 4 registers: rows l / 4 and
-    l / 4 + 8 at k = p (l % 4), then the same rows 4 p further. Warps own rows as in `wgmma_accumulator`;
-    warpgroups that split N hold copies. For 16-bit elements this is the accumulator's own layout, so a product's
-    result feeds the next product without moving."""
+    A 32-bit register packs p elements along k. A k step is 8 p wide and takes 4 registers: rows l / 4 and l / 4 + 8 at
+    k = p (l % 4), then the same rows 4 p further. Warps own rows as in `wgmma_accumulator` (whose layout it is for
+    16-bit elements); warpgroups that split N hold copies.
+    """
     m, k = shape
     pack = 4 // elem_bytes
     slices, warps, groups = _rows(shape, num_warps)
@@ -130,12 +129,10 @@ def wgmma_a_operand(shape: tuple[int, int], num_warps: int, elem_bytes: int) -> 
 
 def shared(shape: tuple[int, ...], elem_bytes: int, swizzle: int,
            order: tuple[int, ...] | None = None) -> LinearLayout:
-    """A swizzled shared-memory tile as a layout of `offset` (in elements).
-
-    The fastest dimension is cut into spans of `swizzle` bytes, each span with all rows is one sub-tile, and
-    16-byte chunks are xored with row bits: address bits 4..6 ^= 7..9 (128 B), 4..5 ^= 7..8 (64 B), 4 ^= 7
-    (32 B) (PTX ISA, swizzling modes). `order` lists dimensions fastest first. A vector whose size is no power of two
-    lies at the start of one that is; raises ValueError for such a matrix."""
+    """A swizzled shared-memory tile as a layout of `offset` (in elements), as `shared.py` has it. `order` lists
+    dimensions fastest first. A vector whose size is no power of two lies at the start of one that is; raises ValueError
+    for such a matrix.
+    """
     if len(shape) == 1:
         shape = (1 << _log2(shape[0]),)
     order = order or tuple(reversed(range(len(shape))))

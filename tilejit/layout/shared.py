@@ -1,9 +1,9 @@
 """Where an element of a tile lies in its slot of shared memory.
 
-A slot is stored as TMA lands it: the fastest dimension is cut into spans of `swizzle` bytes (without a swizzle: of a
-box's 256 elements at most), each span with all rows is one sub-tile ([rows][span]), sub-tiles follow one another, and
-inside a sub-tile the 16-byte chunk index is xored with row bits (address bits 4..6 ^= 7..9 for 128 B, 4..5 ^= 7..8 for
-64 B, 4 ^= 7 for 32 B: PTX ISA, 'Swizzling Modes').
+As TMA lands it: the fastest dimension is cut into spans of `swizzle` bytes (without a swizzle: of a box's 256 elements
+at most), each span with all rows is one sub-tile ([rows][span]), sub-tiles follow one another, and inside one the
+16-byte chunk index is xored with row bits (address bits 4..6 ^= 7..9 for 128 B, 4..5 ^= 7..8 for 64 B, 4 ^= 7 for 32 B:
+PTX ISA, 'Swizzling Modes').
 """
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class Element(Protocol):
 
 
 class Slot(Protocol):
-    """What the place of an element follows from (`ir.types.Buffer` has it): `order` lists dimensions from fastest to
-    slowest, `swizzle` is in bytes."""
+    """What places follow from (`ir.types.Buffer`): `order` lists dimensions fastest first, `swizzle` is in bytes."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -39,7 +38,7 @@ _XOR_BITS = {0: 0, 32: 1, 64: 2, 128: 3}
 
 
 def boxed(size: int) -> int:
-    """The most elements of a dimension that a box takes at once and that divide it."""
+    """The most elements of a dimension that a box takes and that divide it."""
     return size if size <= MAX_BOX else gcd(size, MAX_BOX)
 
 
@@ -50,7 +49,7 @@ def span_elements(buffer: Slot) -> int:
 
 
 def slot_rows(buffer: Slot) -> int:
-    """Rows of a sub-tile: the product of all dimensions but the fastest."""
+    """The product of all dimensions but the fastest."""
     n = 1
     for d in buffer.order[1:]:
         n *= buffer.shape[d]
@@ -58,7 +57,6 @@ def slot_rows(buffer: Slot) -> int:
 
 
 def slot_offset(buffer: Slot, coords: tuple[int, ...]) -> int:
-    """Byte offset of an element inside its slot."""
     span = span_elements(buffer)
     x, row, scale = coords[buffer.order[0]], 0, 1
     for d in buffer.order[1:]:
@@ -73,8 +71,8 @@ def slot_offset(buffer: Slot, coords: tuple[int, ...]) -> int:
 def widest_swizzle(shape: tuple[int, ...], elem_bytes: int, fastest: int) -> int:
     """The widest swizzle span that the fastest dimension of a tile fills: 128, 64, 32 bytes or none.
 
-    Tiles of fewer than eight rows are not swizzled: the pattern repeats every eight rows, so their sub-tiles would
-    start inside it."""
+    Tiles of fewer than eight rows are not swizzled: the pattern repeats every eight rows.
+    """
     rows = 1
     for d, n in enumerate(shape):
         rows *= 1 if d == fastest else n

@@ -1,4 +1,4 @@
-"""How a distributed tile splits into pieces that are staged in shared memory, and into the stripes of warpgroups."""
+"""How a distributed tile splits into staged pieces, and into the stripes of warpgroups."""
 from __future__ import annotations
 
 from functools import lru_cache
@@ -8,7 +8,7 @@ from tilejit.layout.linear import LinearLayout
 
 @lru_cache(maxsize=1024)
 def by_pieces(layout: LinearLayout, size: int, axis: int) -> tuple[tuple[int, list[int]], ...]:
-    """The pieces of a tile, of `size` elements along an axis, that a thread holds: (first element, registers)."""
+    """A thread's pieces of `size` elements along an axis: (first element, registers)."""
     held: dict[int, list[int]] = {}
     for r, at in enumerate(layout.registers()):
         held.setdefault(at[axis] // size * size, []).append(r)
@@ -28,8 +28,7 @@ def stripes_of(layout: LinearLayout, dim: int, size: int, warps: int) -> int:
 
 @lru_cache(maxsize=1024)
 def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
-    """The layout in the staging slot of one piece, of the given shape: the register bits that select pieces are left
-    out, the warp bits that select stripes are nothing."""
+    """The layout in the staging slot of one piece: without bits that select pieces or stripes."""
     def inside(b: tuple[int, ...]) -> bool:
         return all(x < n for x, n in zip(b, shape))
 
@@ -39,18 +38,18 @@ def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
 
 
 def splits_by_registers(layout: LinearLayout, size: int, axis: int) -> bool:
-    """True if only register bits choose between pieces of `size` elements along an axis."""
+    """Whether only register bits choose between pieces."""
     return all(b[axis] < size for name in ("lane", "warp") for b in layout.bases_of(name)) and \
         all(b[axis] < size or sum(b) == b[axis] for b in layout.bases_of("register"))
 
 
 def turned(layout: LinearLayout) -> bool:
-    """True for the transpose of the wgmma accumulator's pattern (PTX ISA, wgmma, register fragments)."""
+    """Whether it is the transposed wgmma accumulator's pattern."""
     return accumulated(layout.transpose((1, 0))) if layout.rank == 2 else False
 
 
 def accumulated(layout: LinearLayout) -> bool:
-    """True for the wgmma accumulator's pattern."""
+    """Whether it is the wgmma accumulator's pattern."""
     return (layout.bases_of("register")[:3] == ((0, 1), (8, 0), (0, 8))
             and layout.bases_of("lane") == ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
             and all(b[1] == 0 for b in layout.bases_of("warp")))
