@@ -1,9 +1,8 @@
 """The host's side of attention's gradient: what is kept, tiles, and the launches.
 
-Rows first (sums of weights, and of results times their gradients), then keys and values, block by block; each of those
-adds its part of the queries' gradient to fp32 sums in L2 (FlashAttention-2, arXiv 2307.08691), which are rounded at
-last. Deterministic, and where it is faster: queries have a kernel of their own instead, which computes scores and
-weights once more.
+Rows first (sums of weights, and of results times their gradients), then keys and values, block by block; each adds its
+part of the queries' gradient to fp32 sums in L2 (FlashAttention-2, arXiv 2307.08691), which are rounded at last.
+Deterministic, and where it is faster: queries have a kernel of their own, which computes scores and weights once more.
 """
 from __future__ import annotations
 
@@ -27,25 +26,23 @@ def _plain(case: Case, extras: Extras) -> bool:
 def apart(case: Case, extras: Extras, wide: int, group: int) -> bool:
     """Whether queries have a kernel of their own, which computes scores once more.
 
-    It is faster for wide heads, whose sums leave no shared memory for a second block (TFLOP/s on an H200, 4096 keys,
-    apart and not: d64 418 473, d128 528 601, d256 378 290). Narrow heads with masks that share keys have no registers
-    for blocks of 128 queries, and 64 are slower (causal: 368 355)."""
+    It is faster for wide heads, whose sums leave no shared memory for a second block. Narrow heads with masks that
+    share keys have no registers for blocks of 128 queries, and 64 are slower.
+    """
     return case.deterministic or wide > 128 or wide <= 64 and case.high and group > 1 and _plain(case, extras)
 
 
 def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
     """Whether keys and values have a kernel each, and so all of a thread's registers for their sums, where heads are
-    wide: blocks have 128 keys then, not 64. Shared memory, where products read their operands, bounds all of these: 64
-    queries and 64 keys take 368 KB of it in one kernel, 320 KB in two, which compute scores once more (TFLOP/s on an
-    H200, 4096 keys, d256, one and two, full and causal: 348 384, 352 367, with 64 keys for queries in both). There are
-    no registers for that where more is computed of a score, or where masks are and a loop over so many heads is around
-    it."""
+    wide: blocks have 128 keys then, not 64. Shared memory, where products read their operands, bounds them: 64 queries
+    and 64 keys take 368 KB of it in one kernel, 320 KB in two, which compute scores once more. There are no registers
+    for that where more is computed of a score, or where masks are and a loop over so many heads is around it."""
     return wide > 128 and apart(case, extras, wide, group) and _plain(case, extras) and not (case.high and group > 1)
 
 
 @lru_cache(maxsize=64)
 def tiles_of(wide: int, wide_v: int, case: Case, alone: bool, added: bool) -> tuple[int, int, int]:
-    """Queries and keys of a block, and warps: sums of keys and values are all of a thread's registers but 60 or so, and
+    """Queries and keys of a block, and warps: sums of keys and values are all of a thread's registers but 60 or so,
     half of that where more is computed of a score. alone: keys and values have a kernel each. added: products' sums
     begin with rows' numbers, which so take no registers of narrow heads."""
     if added:
@@ -55,9 +52,8 @@ def tiles_of(wide: int, wide_v: int, case: Case, alone: bool, added: bool) -> tu
 
 
 def query_tiles(wide: int, plain: bool) -> tuple[int, int]:
-    """Queries and keys of a block of the kernel that queries have of their own: as many keys as leave a thread
-    registers, and shared memory for two blocks of keys and of values (TFLOP/s on an H200, d256: 32 keys 378, 48 337;
-    64, with one slot for values, 348 where 32 gave 371). plain: no more is asked of a score than a causal mask."""
+    """Queries and keys of a block of the queries' own kernel: as many keys as leave registers, and shared memory for
+    two blocks of keys and of values. plain: no more is asked of a score than a causal mask."""
     return 128, (128 if plain else 64) if wide <= 64 else 64 if wide <= 128 else 32
 
 
@@ -66,7 +62,8 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
               extras: Extras) -> tuple[Any, Any, Any, Any]:
     """The gradients of q, k, v and of the sinks (None without any); lse_grad: that of the logarithms of sums, or None.
 
-    Raises LaunchError for cases without a gradient."""
+    Raises LaunchError for cases without a gradient.
+    """
     iq, ik, iv, io, ig = infos_of(q, k, v, out, grad)
     infos = infos_of(*flat(extras))
     batch, queries, keys, heads, kv_heads, d, dv = check(iq, ik, iv, case, infos)

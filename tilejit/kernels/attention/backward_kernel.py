@@ -49,10 +49,10 @@ def by_rows(x, BM: tl.constexpr, D: tl.constexpr):
 @tilejit.kernel
 def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_parts, queries, keys, heads, rows,
                factor, sequences, BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr, ADDED: tl.constexpr):
-    """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and
-    behind a sequence); and sums of out * grad, less the gradient of lse. ADDED: what products' sums begin with instead,
-    logarithms over -factor, and the others' negatives. sums [rows / BM, heads, BM * D] is cleared, if given.
-    sink_parts [programs, heads]: what the rows of a program say of the sinks' gradient."""
+    """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and behind a
+    sequence); and sums of out * grad, less the gradient of lse. ADDED: what products' sums begin with instead,
+    logarithms over -factor, and the others' negatives. sums [rows / BM, heads, BM * D] is cleared, if given. sink_parts
+    [programs, heads]: what the rows of a program say of the sinks' gradient."""
     batch, head = tl.program_id(2), tl.program_id(1)
     begin = tl.program_id(0) * BM
     at = place(batch, head, heads, queries, keys, sequences)
@@ -123,7 +123,7 @@ def steep(p, scores, factor, mods):
 
 @tilejit.kernel
 def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
-    """The gradient of products that are scaled, for weights that are `steep`."""
+    """Of products that are scaled, for weights that are `steep`."""
     grad = p * (dropped(weight_grad, query, key, at, opts.mods) - delta)
     if opts.mods.score is not None:
         grad = tl.where(p > 0, change_gradient(grad, scores * factor, query, key, at, opts.mods), 0.0)
@@ -133,12 +133,12 @@ def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
 @tilejit.kernel
 def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, low, factor, key, prefix, head, at, opts,
                     ADDED: tl.constexpr, BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, MASKED: tl.constexpr):
-    """Blocks of queries from `start` to `stop` for a block of keys, which add to dk and dv (or the one given).
-    Tiles are transposed: keys are rows. ADDED: products' sums begin with stats, which so take no registers."""
+    """Blocks of queries from `start` to `stop` for a block of keys, which add to dk and dv (or the one given). Tiles
+    are transposed: keys are rows. ADDED: products' sums begin with stats, which so take no registers."""
     columns = tl.arange(0, BM)[None, :]
     for m in tl.range(start, stop, BM, split_masks=False):
         # Ahead of the products, under whose reads of shared memory it takes long, where warpgroups go in step anyway;
-        # else that brings them into step (H200, d128: 585 -> 601 TFLOP/s, without sums 528 -> 421).
+        # else that brings them into step.
         if sums is not None:
             log = stats.load([head, 0, low + m]).reshape([1, BM])
         less_log, less_delta = None, None
@@ -178,7 +178,7 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, l
 
 @tilejit.kernel
 def give_keys(desc, x, n, head, at, opts):
-    """Store the gradients of keys, or values, from the n-th on."""
+    """The gradients of keys, or values, from the n-th on."""
     x = x.to(desc.dtype)
     if opts.sequences.keys is not None:
         length = at.first_key + at.keys
@@ -192,9 +192,9 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc,
                opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
                D: tl.constexpr, DV: tl.constexpr, ADDED: tl.constexpr = False):
     """Gradients of BN keys and values of one head (dk_desc or dv_desc is None: of the others only); those of queries,
-    without their scale, are added to `sums` if it is given (fp32, [rows / BM, heads] blocks as `as_held` makes them).
-    stats: blocks [1, 1, BM] of what `row_kernel` makes. SPLIT: 0 every block is masked; 1 the last ones are not; 2
-    those in the middle are not. Programs (blocks of keys, kv heads, batches)."""
+    without their scale, are added to `sums` if it is given (fp32, [rows / BM, heads] blocks of `as_held`). stats:
+    blocks [1, 1, BM] of what `row_kernel` makes. SPLIT: 0 every block is masked; 1 the last ones are not; 2 those in
+    the middle are not. Programs (blocks of keys, kv heads, batches)."""
     n = tl.program_id(0) * BN
     kv_head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, kv_head * GROUP, heads, queries, keys, opts.sequences)
@@ -306,8 +306,8 @@ def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, key
 @tilejit.kernel
 def sum_kernel(sums, dq, queries, keys, scale, heads, batch_stride, row_stride, head_stride, sequences, d,
                BM: tl.constexpr, D: tl.constexpr):
-    """sums [padded rows / BM, heads] of blocks that `as_held` makes, times the scale, as gradients of queries. Programs
-    (blocks of BM queries, heads, batches)."""
+    """sums [padded rows / BM, heads] of blocks of `as_held`, times the scale, as gradients of queries. Programs (blocks
+    of BM queries, heads, batches)."""
     begin = tl.program_id(0) * BM
     head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, head, heads, queries, keys, sequences)

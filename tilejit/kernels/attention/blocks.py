@@ -11,8 +11,7 @@ from tilejit.kernels.attention.scores import band_of, place, seen
 
 @tilejit.kernel
 def list_kernel(out, queries, keys, heads, opts, width, BM: tl.constexpr, BN: tl.constexpr):
-    """out [batch, heads, blocks of queries, width] as `scores.Lists` has it. Programs (blocks of queries, heads,
-    batches)."""
+    """out [batch, heads, blocks of queries, width] as `scores.Lists`. Programs (blocks of queries, heads, batches)."""
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     at = place(batch, head, heads, queries, keys, opts.sequences)
     prefix = 0
@@ -59,8 +58,7 @@ def attention_blocks(like: Any, batch: int, heads: int, queries: int, keys: int,
                      block: tuple[int, int] = (128, 128)) -> Blocks:
     """What `attention(.., mask_mod, blocks=)` needs to skip blocks of which nothing is seen, as an array of the kind of
     `like`. batch and heads may be 1 where the mask does not depend on them. block: queries and keys of one, which are
-    attention's tiles then (heads of more than 128 elements have registers for 64 keys). The other arguments are as
-    given to `attention`."""
+    attention's tiles then (heads of more than 128 elements have registers for 64 keys). The rest as for `attention`."""
     bm, bn = block
     left, right = window or (None, None)
     case = Case(1.0, left, 0 if causal else right, mask=mask_mod)

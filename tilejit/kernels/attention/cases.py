@@ -10,9 +10,8 @@ from tilejit import ArrayInfo
 from tilejit.kernels.attention.scores import LOG2E, Band, Lists, Mods, Options, Pages, Rows, Sequences
 
 WHAT = "attention"
-#: Widths of heads that kernels are made for: what is between is padded by TMA, which reads zeros.
+#: Widths of heads of kernels: what is between is padded by TMA, which reads zeros.
 WIDTHS = (64, 128, 192, 256)
-#: Keys of a block are a multiple of so many.
 LEAST_KEYS = 16
 
 
@@ -75,13 +74,13 @@ def flat(extras: Extras) -> tuple[Any, ...]:
 
 
 def filled(extras: Extras, items: Sequence[Any]) -> Extras:
-    """Extras of the same form with other items: the inverse of `flat`."""
+    """The inverse of `flat`."""
     behind = 8 if extras.descales is None else 11
     return Extras(*items[:8])._replace(descales=tuple(items[8:behind]) or None, aux=tuple(items[behind:]))
 
 
 def options(case: Case, extras: Extras, infos: tuple[ArrayInfo | None, ...]) -> Options:
-    """What the kernels get; infos: of `flat(extras)`."""
+    """infos: of `flat(extras)`."""
     table, blocks = infos[6], infos[7]
     return Options(
         Band(case.left, case.right, case.chunk, extras.prefix),
@@ -116,7 +115,6 @@ def factor(case: Case, extras: Extras) -> float:
 
 
 def width(d: int) -> int:
-    """The width of the kernel for heads of d elements."""
     return next(w for w in WIDTHS if d <= w)
 
 

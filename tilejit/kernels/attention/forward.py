@@ -30,8 +30,7 @@ from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kern
 #: Windows of so many blocks of keys have a loop of their own for the blocks that nothing masks.
 WIDE_WINDOW = 12
 #: Programs take several blocks of queries, one after the other, where on average they have so much of the work of the
-#: one that has most: what a program's start and end cost is paid once, and the next block's keys are loaded while a
-#: result is stored. (On an H100 1 to 35% faster: `benchmarks/attention.py --forms`.)
+#: one that has most: start and end are paid once, and the next block's keys are loaded while a result is stored.
 EQUAL = 0.9
 #: Three warpgroups take 192 queries at once where rows that are not there are no more than so many of the others, by
 #: the bytes of an element: they are that much faster than two.
@@ -43,7 +42,7 @@ _Q, _K, _V, _OUT, _LSE, _EXTRAS = range(6)
 @tilejit.replayed
 def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None, lse: Any = None,
             tiles: tuple[int, int] | None = None, persistent: bool | None = None) -> Any:
-    """Attention for a case; lse: where logarithms of sums go, if given."""
+    """lse: where logarithms of sums go, if given."""
     iq, ik, iv = infos_of(q, k, v)
     more = flat(extras)
     infos = infos_of(*more)
@@ -63,7 +62,7 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
 
 def _turned(work: Work, v: ArrayInfo) -> tuple[int, ArrayInfo]:
     """Where values in 8 bits are [batch, heads, dv, keys], and what they are there: products read such along the keys
-    only. A launch over the values, which takes a few percent of the time of attention."""
+    only."""
     batch, keys, heads, dv = v.shape
     padded = _padded(keys, 32)
     shape = (batch, heads, dv, padded)
@@ -82,15 +81,8 @@ def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal
            most: int) -> tuple[int, int]:
     """Queries and keys (`most` at most) of a block: as many keys as leave registers for the sums and shared memory for
     two blocks of each operand, if they are not padded much. Where heads are narrow the softmax takes as long as the
-    products, and three warpgroups hide more of it than two, if nothing is masked (with a causal mask, on an H200, at
-    4096 and 16384 keys 384, 440 where two have 449, 494; blocks of 8 heads, sorted and dealt out so that all programs
-    have as many: 421, 494 where two have 446, 495). plain: no more is asked of a score than a causal mask;
-    packed: sequences lie one after another, or in pages.
-
-    Measured on an H100 (TFLOP/s, 16 heads, 16k tokens in all, several blocks a program; 512, 1024, 2048, 4096 keys):
-    d64 192x128 397 430 484 491, 192x112 340 377 459 493, 128x128 377 427 447 456; causal 128x128 253 336 401 445,
-    192x96 145 285 263 391; d128 128x128 561 647 693 716, 128x112 510 598 666 704, 192x64 491 563 642 651; on an H200
-    with 4096 keys d256, one block a program, 128x80 788, 128x64 772; d64 in 8 bits 192x128 596, 128x192 555."""
+    products, and three warpgroups hide more of it than two, if nothing is masked. plain: no more is asked of a score
+    than a causal mask; packed: sequences lie one after another, or in pages."""
     size = q.dtype.bytes
     if max(wide, wide_v) <= 64 < keys and plain and not causal and most >= 128 and not (packed and size == 1) and \
             _padded(queries, 192) <= PADDED[size] * _padded(queries, 128):
@@ -98,9 +90,7 @@ def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal
     return 64 if queries <= 64 else 128, keys_of_tile(size, queries, keys, wide, wide_v, causal, plain, most)
 
 
-#: What a block costs beside its keys, as much as so many keys, by the bytes of an element. (TFLOP/s on an H200, 128
-#: queries times so many keys. 8 bits: d64 at 4096 keys 128 509, 192 538, 256 600; d128 128 868, 160 859, 192 864,
-#: causal 759 745 781, at 1024 keys 702 641 620, causal 505 453 453; d256 at 4096 64 1040, 96 1151.)
+#: What a block costs beside its keys, as much as so many keys, by the bytes of an element.
 BESIDE = {1: 32, 2: 16}
 #: Keys of a block beside as many as there is room for: few sizes, so that other lengths are not compiled anew.
 SIZES = (64, 96, 128, 192, 256)
@@ -132,7 +122,7 @@ def _padded(n: int, block: int) -> int:
 
 def _equal(blocks: int, heads: int, causal: bool, chip: int) -> bool:
     """Whether programs that take several blocks (pairs of them with a causal mask, see `attention_kernel`) have shares
-    of the work that are equal enough. Blocks that are all alike come out as even if each has its own program."""
+    of the work that are equal enough. Blocks that are all alike are even if each has its own program."""
     if not causal:
         return blocks * heads > chip
     return blocks * heads / 2 >= EQUAL * _padded(tilejit.cdiv(blocks, 2) * heads, chip)
@@ -142,8 +132,8 @@ def _equal(blocks: int, heads: int, causal: bool, chip: int) -> bool:
 def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, extras: Extras,
                  case: Case, tiles: tuple[int, int] | None, persistent: bool | None, chip: int,
                  knobs: Any) -> Work | None:
-    """The launches for arrays of these facts (q, k, v, out, lse, and extras one after another) on a chip of so many
-    multiprocessors; None where the result is empty."""
+    """For arrays of these facts (q, k, v, out, lse, and extras one after another) on a chip of so many multiprocessors;
+    None where the result is empty."""
     infos = flat(extras)
     batch, queries, keys, heads, kv_heads, d, dv = check(q, k, v, case, infos)
     check_results(q, v, out, lse, case, infos)
@@ -171,8 +161,8 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
         alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)    # sequences
         persistent = plain and split == 1 and alike and not (case.dropout or tiles) \
             and max(wide, wide_v) <= 128 and (bm > 128 or _equal(blocks, heads * batch, case.high, chip))
-    # Three warpgroups have the registers for scores of the next block beside the values of this one, but not for more
-    # (H200, d64, 4096 keys: 480 -> 528 TFLOP/s, with logarithms 472 -> 524), nor, by one, where a program has a block.
+    # Three warpgroups have the registers for scores of the next block beside the values of this one, but not for more,
+    # nor, by one, where a program has a block.
     ahead = bm > 128 and not ends and not any(infos)
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,

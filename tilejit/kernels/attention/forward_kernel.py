@@ -43,7 +43,8 @@ def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, 
     """Keys and values from the n-th on: the sums, the greatest score and the sum of weights of every row so far.
 
     Scores are powers of two once they are scaled. MASKED: some keys are not seen; a row may see none. TURNED: values
-    are as `turn_kernel` makes them."""
+    are as `turn_kernel` makes them.
+    """
     key = n + columns
     if MASKED:
         keep = seen(query, key, at, prefix, opts)
@@ -233,14 +234,15 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
     keys and values. lse: None, or [parts, batch, heads, queries], of sequences one after another [heads, queries in
     all]. scale: of products, times log2(e) where nothing else changes scores. opts: `scores.Options`.
 
-    TAIL: some block of keys is masked. SPLIT: how loops are split: 0 every block is masked; 1 the first ones are not; 2
-    those in the middle are not. PACK: rows are queries of so many heads, all that share one of keys (q_desc and
-    out_desc are [batch, sequence, kv heads, PACK, d] then). PARTS: so many programs have a part of the keys each;
-    out_desc has their results (fp32) one after another along the batch.
+    TAIL: some block of keys is masked. SPLIT: 0 every block is masked; 1 the first ones are not; 2 those in the middle
+    are not. PACK: rows are queries of so many heads, all that share one of keys (q_desc and out_desc are [batch,
+    sequence, kv heads, PACK, d] then). PARTS: so many programs have a part of the keys each; out_desc has their results
+    (fp32) one after another along the batch.
 
     Programs (query blocks, heads, batches * PARTS), or fewer in one dimension that take one block after the other
     (PERSISTENT: the next one's keys are loaded while this one's result is stored). Blocks with the most keys come
-    first. TURNED: v_desc is of what `turn_kernel` makes, with blocks [1, 1, DV, BN]."""
+    first. TURNED: v_desc is of what `turn_kernel` makes, with blocks [1, 1, DV, BN].
+    """
     if PERSISTENT:
         blocks = tl.cdiv(queries, BM)
         if opts.band.right is None:

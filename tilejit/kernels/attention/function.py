@@ -30,17 +30,17 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
     """softmax(scale * q @ k^T) @ v for every batch and head, with fp32 sums; differentiable in q, k, v and sinks.
 
     q [batch, queries, heads, d], k [batch, keys, kv heads, d], v [batch, keys, kv heads, dv], fp16 or bf16 (fp8e4nv
-    forward only; the result is bf16 then); any strides that are multiples of 16 bytes, the last dimension contiguous
-    (so [batch, heads, sequence, d] after a transpose of the middle ones, too); d and dv up to 256, heads a multiple of
-    kv heads (grouped queries). scale: 1/sqrt(d) if None. Gives out [batch, queries, heads, dv]; with return_lse also
-    the logarithms of the sums of exponentials, fp32 [batch, heads, queries], -inf for queries that see nothing, whose
+    forward only; the result is bf16 then); strides are multiples of 16 bytes, the last dimension contiguous (so [batch,
+    heads, sequence, d] after a transpose of the middle ones, too); d and dv up to 256, heads a multiple of kv heads
+    (grouped queries). scale: 1/sqrt(d) if None. Gives out [batch, queries, heads, dv]; with return_lse also the
+    logarithms of the sums of exponentials, fp32 [batch, heads, queries], -inf for queries that see nothing, whose
     result is zero.
 
     What a query sees; query i is at key t = i + keys - queries:
     causal: keys up to t. window (left, right): keys from t - left to t + right, None is no limit. chunk: keys of its
     own chunk, t // chunk. prefix: int32 [batch], so many first keys whatever `causal` says. mask_mod: a kernel function
     (batch, head, query, key, *aux) -> int1 of tiles of indices that broadcast; blocks: what `attention_blocks` makes of
-    it, so that blocks of which nothing is seen are skipped.
+    it, to skip blocks of which nothing is seen.
 
     Scores: softcap * tanh(score / softcap); alibi: fp32 [heads], slopes of a bias slope * (key - t); sinks [heads]:
     scores of one more key, whose value is zero; score_mod: a kernel function (score, batch, head, query, key, *aux) ->
@@ -50,17 +50,16 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
     Sequences of several lengths: q [rows, heads, d], k and v [rows, kv heads, d] have them one after another;
     cu_queries and cu_keys, int32 [batch + 1], say where each starts, max_queries and max_keys how long one is at most
     (else as many as there are rows); lse is [heads, rows] then. used_keys: int32 [batch], so many keys are there.
-    pages: int32 [batch, pages of a sequence]; k and v are [pages, keys of a page, kv heads, d] then, and
-    used_keys says how many a sequence has. Pages of a multiple of 16 keys are copied block by block (TMA), of others
-    keys are looked up one by one.
+    pages: int32 [batch, pages of a sequence]; k and v are [pages, keys of a page, kv heads, d] then, with used_keys.
+    Pages of a multiple of 16 keys are copied block by block (TMA), of others keys are looked up one by one.
 
     descales (fp8): fp32 numbers for q [batch, heads], k and v [batch, kv heads] (those of q's heads that share keys are
-    equal). deterministic: gradients with equal bits every time (they have so but for q's). exact: all functions to
-    fp32's precision; else the softcap's tanh is approximated to 2^-11 where inputs are bf16 or fp8, whose own rounding
-    is coarser. Without a gradient also out, lse: where results go; tiles: queries (64, 128 or, for three warpgroups,
-    192) and keys (a multiple of 16) of a
+    equal). deterministic: gradients of q with equal bits every time (others have them). exact: all functions to fp32's
+    precision; else the softcap's tanh is approximated to 2^-11 where inputs are bf16 or fp8. Without a gradient also
+    out, lse: where results go; tiles: queries (64, 128 or, for three warpgroups, 192) and keys (a multiple of 16) of a
     block; persistent: whether a program for each multiprocessor takes all blocks; both instead of a choice. Raises
-    LaunchError for what does not fit."""
+    LaunchError for what does not fit.
+    """
     left, right = (None, None) if window is None else window
     if causal:
         right = 0 if right is None else min(right, 0)
@@ -94,7 +93,6 @@ def _max_keys(k: Any, cu_keys: Any, max_keys: int | None, pages: Any) -> int:
 
 
 def _logs(q: Any, cu_queries: Any) -> Any:
-    """An array for logarithms of sums."""
     if cu_queries is not None:
         return tilejit.empty_like(q, (q.shape[1], q.shape[0]), tilejit.language.float32)
     return tilejit.empty_like(q, (q.shape[0], q.shape[2], q.shape[1]), tilejit.language.float32)
@@ -143,7 +141,7 @@ def _gradients_like(grad: Any, lse_grad: Any, out: Any, lse: Any, q: Any, k: Any
 def gradient_operator(grad: Any, lse_grad: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, sinks: Any, alibi: Any,
                       prefix: Any, cu_queries: Any, cu_keys: Any, used_keys: Any, pages: Any, blocks: Any,
                       descales: Any, aux: Any, numbers: Any, reals: Any) -> tuple[Any, Any, Any, Any]:
-    """The gradients of q, k, v and sinks (empty without any)."""
+    """Of q, k, v and sinks (empty without any)."""
     extras = _extras(sinks, alibi, prefix, cu_queries, cu_keys, used_keys, pages, blocks, descales, aux)
     dq, dk, dv, of_sinks = gradients(grad, q, k, v, out, lse, lse_grad, _case(tuple(numbers), tuple(reals)), extras)
     return dq, dk, dv, tilejit.empty_like(q, (0,)) if of_sinks is None else of_sinks

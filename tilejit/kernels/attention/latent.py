@@ -19,7 +19,7 @@ WHAT = "latent_attention"
 #: Rows and keys of a block; elements of a key that one product multiplies, and of the rest that is no value.
 ROWS, KEYS, HALF, REST = 64, 64, 256, 64
 # Scores of the next block do not overlap with the values of this one (`products_ahead=False`): that holds both blocks
-# that there is room for, and no other is loaded meanwhile (H200, 1 x 131072 keys: 2239 GB/s against 2960).
+# that there is room for, and no other is loaded meanwhile.
 
 #: Keys of a block where each is looked up: they pass through registers.
 LOOKED_UP = 32
@@ -106,9 +106,10 @@ def latent_attention(q: Any, cache: Any, dv: int = 512, causal: bool = False, sc
     dv 512 and d up to 576 (their difference is what says where a key is). Gives [batch, queries, heads, dv]. causal:
     query i sees the keys up to i + keys - queries. scale: 1/sqrt(d) if None (of a model whose keys are projected to
     latent vectors, that of its own keys is wanted). return_lse: also the logarithms of the sums, fp32 [batch, heads,
-    queries]. used_keys: int32 [batch], so many keys are there. pages: int32
-    [batch, pages of a sequence]; the cache is [pages, keys of a page, d] then, with used_keys. out, lse: where results
-    go. parts: of the keys, instead of a choice. No gradient. Raises LaunchError for what does not fit."""
+    queries]. used_keys: int32 [batch], so many keys are there. pages: int32 [batch, pages of a sequence]; the cache is
+    [pages, keys of a page, d] then, with used_keys. out, lse: where results go. parts: of the keys, instead of a
+    choice. No gradient. Raises LaunchError for what does not fit.
+    """
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if out is None and lse is None and not parts:
         result, logs = operator(q, cache, used_keys, pages, dv, causal, scale)

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import tilejit
 import tilejit.language as tl
 
-#: log2(e): weights are powers of two of scores times this.
 LOG2E = 1.4426950408889634
 _LOG2E = tl.constexpr(LOG2E)
 
 
 class Band(NamedTuple):
-    """Numbers, None where there is no such limit. Query i is at key t = i + keys - queries; it sees keys from t - left
-    to t + right, of its own chunk (t // chunk) only, and the first `prefix` [batch] keys whatever `right` says."""
+    """None where there is no such limit. Query i is at key t = i + keys - queries; it sees keys from t - left to t +
+    right, of its own chunk (t // chunk) only, and the first `prefix` [batch] keys whatever `right` says."""
 
     left: Any = None
     right: Any = None
@@ -43,8 +42,8 @@ class Mods(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """Where sequences lie, None where all have the same length: `queries` and `keys` [batch + 1] say where each starts
-    in arrays that have them one after another; `used` [batch] says how many keys each has."""
+    """None where all have the same length: `queries` and `keys` [batch + 1] say where each starts in arrays that have
+    them one after another; `used` [batch] says how many keys each has."""
 
     queries: Any = None
     keys: Any = None
@@ -62,8 +61,8 @@ class Rows(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """Keys and values in pages of `size` (a constexpr): `table` [batch, stride] says which, a sequence's one after
-    another. keys, values: `Rows` where a block of keys is no part of a page, and each key is looked up."""
+    """Pages of `size` keys (a constexpr): `table` [batch, stride] says which, a sequence's one after another. keys,
+    values: `Rows` where a block of keys is no part of a page, and each key is looked up."""
 
     table: Any
     stride: Any
@@ -83,8 +82,8 @@ class Lists(NamedTuple):
 
 
 class Options(NamedTuple):
-    """All that may be asked of attention beside plain arrays; None is not asked for. sinks [heads]: scores of a key
-    whose value is zero. descales: of q [batch, heads], k and v [batch, kv heads]."""
+    """All that may be asked of attention beside plain arrays. sinks [heads]: scores of a key whose value is zero.
+    descales: of q [batch, heads], k and v [batch, kv heads]."""
 
     band: Band = Band()
     mods: Mods = Mods()
@@ -111,7 +110,6 @@ class Place(NamedTuple):
 
 @tilejit.kernel
 def place(batch, head, heads, queries, keys, sequences):
-    """The `Place` of a sequence."""
     row, first_query, first_key = batch, 0, 0
     if sequences.queries is not None:
         row = 0

@@ -10,8 +10,7 @@ from tilejit.kernels._operator import Array, operator
 from tilejit.kernels.rows.matrices import Matrix, matrix
 from tilejit.kernels.rows.tiles import wide, wide_type
 
-#: The tile of a sum over rows; elements and the most rows of one of sums of programs: a program waits for memory as
-#: often as it has rows in its way, and there are as many of them as columns allow.
+#: The tile of a sum over rows; elements and the most rows of one of sums of programs.
 SUM_ROWS, SUM_COLUMNS = 32, 128
 PART, PART_ROWS = 4096, 128
 
@@ -19,7 +18,7 @@ PART, PART_ROWS = 4096, 128
 @tilejit.kernel
 def column_sum_kernel(x, scaled, stats, out, row_count, columns, x_pitch, scaled_pitch, per, ROWS: tl.constexpr,
                       COLUMNS: tl.constexpr):
-    """Sums of COLUMNS columns over `per` rows; scaled: None, or what x is multiplied by, normalised by stats."""
+    """Of COLUMNS columns over `per` rows; scaled: None, or what x is multiplied by, normalised by stats."""
     cols = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(1) * per
     last = tl.minimum(first + per, row_count)
@@ -40,7 +39,7 @@ def column_sum_kernel(x, scaled, stats, out, row_count, columns, x_pitch, scaled
 
 @tilejit.kernel
 def part_sum_kernel(parts, out, other_parts, other, count, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Sums of COLUMNS columns of parts [count, columns]; the second row of programs has other arrays."""
+    """Of COLUMNS columns of parts [count, columns]; the second row of programs has other arrays."""
     if other is None:
         sum_part(parts, out, count, columns, ROWS, COLUMNS)
     elif tl.program_id(1) == 0:
@@ -51,7 +50,6 @@ def part_sum_kernel(parts, out, other_parts, other, count, columns, ROWS: tl.con
 
 @tilejit.kernel
 def sum_part(parts, out, count, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """One program's sums."""
     cols = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), wide_type(parts))
     for start in range(0, count, ROWS):
@@ -68,7 +66,7 @@ def column_sum(out, x: Array, like: Array) -> None:
 
 
 def sum_columns(out: Any, x: Matrix, scaled: Matrix | None = None, stats: Any = None) -> None:
-    """A launch over parts of the rows where columns alone do not fill the chip, then one over the parts."""
+    """Over parts of the rows where columns alone do not fill the chip, then over the parts."""
     if not x.columns:
         return
     other, pitch = (None, 0) if scaled is None else (scaled.array, scaled.pitch)
@@ -84,7 +82,7 @@ def sum_columns(out: Any, x: Matrix, scaled: Matrix | None = None, stats: Any = 
 
 
 def sum_parts(sums: Sequence[tuple[Any, Any]], count: int, columns: int) -> None:
-    """One launch for one or two pairs (parts [count, columns], which programs have summed; their sums [columns])."""
+    """For one or two pairs (parts [count, columns], which programs have summed; their sums [columns])."""
     (parts, out), (others, other) = (*sums, (None, None))[:2]
     rows = min(PART_ROWS, tilejit.next_power_of_2(count))
     part_sum_kernel[(tilejit.cdiv(columns, PART // rows), len(sums))](

@@ -1,8 +1,8 @@
 """Cross-entropy of logits along rows: the loss, its gradient, or both in one pass with the gradient in the logits'
 place.
 
-With v the logits (after the soft cap), t the target, w the classes' weights and s the smoothing, a row's loss is
-(1 - s) w[t] (lse - v[t]) + s / V sum_c w[c] (lse - v[c]) + z lse^2, lse = log sum_c exp(v[c]).
+With v the logits (after the soft cap), t the target, w the classes' weights and s the smoothing, a row's loss is (1 -
+s) w[t] (lse - v[t]) + s / V sum_c w[c] (lse - v[c]) + z lse^2, lse = log sum_c exp(v[c]).
 """
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from tilejit.kernels.rows.matrices import Matrix, elements, launch_of, matrix, r
 from tilejit.kernels.rows.tiles import element_tile, put, put_rows, row_max, row_sum, row_tile, wide, wide_type
 
 REDUCTIONS = ("mean", "sum", "none")
-#: Elements that a program has at a time: the one that sums the rows' losses, on as many CTAs of a cluster as have
-#: such a block each (16384 rows of 4096 columns on an H200: 0.82 of a copy in all, 0.77 on one CTA), and those of long
-#: rows.
+#: Elements that a program has at a time (long rows, and sums of rows' losses), and the most CTAs of such a sum.
 BLOCK, CTAS = 4096, 8
-#: Elements of a warp, and of a program at least, of rows that are read once: 128 bytes a thread are on their way at a
-#: time (4096 columns of bf16 on an H200: 0.96 of a copy with 2 warps, 0.85 with 4; two rows of 1000: 0.94 with one,
-#: 0.87 with 2, 0.75 with 4); the widest of those that a program has whole: 65536 columns reach 0.80 so, in blocks 0.90;
-#: and the least and the widest of those that may begin anywhere, of which each element has an address and a mask.
+#: Elements of a warp, and of a program at least, of rows that are read once (128 bytes a thread are on their way); the
+#: widest of rows that a program has whole; and the least and the widest of those that may begin anywhere, of which each
+#: element has an address and a mask.
 WARP, WHOLE, UNEVEN = 2048, 16384, (1024, 8192)
 
 
@@ -39,7 +36,7 @@ def capped(x, at, cap, inside):
 
 @tilejit.kernel
 def row_loss(lse, picked, weight_sum, value_sum, own, kept, columns, smoothing, z):
-    """The loss of a row, or column of rows: picked is v[t], own w[t], value_sum the sum of w[c] v[c]."""
+    """Of a row, or column of rows: picked is v[t], own w[t], value_sum the sum of w[c] v[c]."""
     loss = (lse - picked) * own
     if smoothing is not None:
         loss = loss * (1.0 - smoothing) + (weight_sum * lse - value_sum) * (smoothing / columns)
@@ -78,8 +75,8 @@ def target_of(target, row, inside, weight, ignore, columns):
 
 @tilejit.kernel
 def picked_of(x, t, kept, columns, cap):
-    """The targets' logits, capped; x where their rows begin. 0 where a row does not count, or its target is no
-    column."""
+    """The targets' logits, capped; x where their rows begin. 0 where a row does not count, or its target is no column.
+    """
     inside = kept & (t >= 0) & (t < columns)
     return tl.where(inside, capped(x, t, cap, inside), 0.0)
 
@@ -120,7 +117,7 @@ def cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n,
 @tilejit.kernel
 def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n, columns, x_pitch, dx_pitch,
                               ignore, smoothing, z, cap, BLOCK: tl.constexpr, ROWS: tl.constexpr, PER: tl.constexpr):
-    """The same, one row a program, in blocks: running maxima and sums, one for PER neighbours, then the gradient."""
+    """One row a program, in blocks: running maxima and sums, one for PER neighbours, then the gradient."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
@@ -167,7 +164,7 @@ def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, d
 def cross_entropy_gradient_kernel(grad, x, target, weight, weight_sum, count, lse, dx, n, columns, x_pitch, dx_pitch,
                                   ignore, smoothing, z, cap, EACH: tl.constexpr, BLOCK: tl.constexpr,
                                   ROWS: tl.constexpr):
-    """The gradient of the logits where each row's lse is known; grad has one number, or EACH row has its own."""
+    """Where each row's lse is known; grad has one number, or EACH row has its own."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
     v = capped(x, row * x_pitch + cols, cap, inside)
@@ -233,7 +230,6 @@ def cross_entropy_forward(loss, lse, count, logits: Array, target: Array, weight
 def cross_entropy_gradient(dx, grad_loss: Array, logits: Array, target: Array, weight: Array | None, lse: Array,
                            count: Array, ignore_index: int, label_smoothing: float, z_loss: float, softcap: float,
                            reduction: str) -> None:
-    """The gradient of the logits of `cross_entropy`."""
     what = "cross_entropy_gradient"
     call = Call(what, logits, target, weight, ignore_index, label_smoothing, z_loss, softcap, reduction)
     x, o = call.x, result(what, dx, "dx")
@@ -267,15 +263,16 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None = None, ign
                   reduction: str = "mean") -> Any:
     """Cross-entropy of logits [.., V] and targets [..] (int64 or int32), as torch's for classes in the last dimension.
 
-    weight: [V], of the classes. Rows whose target is `ignore_index` count for nothing; any other target outside of
-    0 .. V - 1 makes the loss NaN. z_loss: this times the square of each row's logarithm is added to its loss. softcap:
-    the logits are c tanh(logits / c) first (0: they are not). reduction: "mean" (over the sum of the targets' weights),
-    "sum" or "none". The loss is fp32 (fp64 for fp64)."""
+    weight: [V], of the classes. Rows whose target is `ignore_index` count for nothing; any other target outside of 0 ..
+    V - 1 makes the loss NaN. z_loss: this times the square of each row's logarithm is added to its loss. softcap: the
+    logits are c tanh(logits / c) first (0: they are not). reduction: "mean" (over the sum of the targets' weights),
+    "sum" or "none". The loss is fp32 (fp64 for fp64).
+    """
     return cross_entropy_forward(logits, target, weight, ignore_index, label_smoothing, z_loss, softcap, reduction)[0]
 
 
 class Call:
-    """The checked arguments of a call, as the kernels take them. Raises LaunchError for what does not fit."""
+    """A call's checked arguments. Raises LaunchError for what does not fit."""
 
     def __init__(self, what: str, logits: Any, target: Any, weight: Any, ignore: int, smoothing: float, z: float,
                  cap: float, reduction: str):
@@ -328,7 +325,6 @@ class Call:
 
 def total_of(n: int, columns: int, out: Any, x: Any, over: Any = None, count: Any = None, target: Any = None,
              weight: Any = None, ignore: int = 0) -> None:
-    """Launch `total_kernel` for n numbers."""
     ctas = 1 if tilejit.chip() == "sm_80" else min(CTAS, max(1, tilejit.next_power_of_2(n // BLOCK + 1) // 2))
     total_kernel[(1,)](x, *((None, None) if count is None else (target, weight)), over, out, count, n, columns, ignore,
                        BLOCK=BLOCK * ctas, num_warps=16, num_ctas=ctas)

@@ -10,7 +10,6 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import elements, matrix, result, same, vector
 from tilejit.kernels.rows.tiles import element_tile, put, wide, wide_type
 
-#: Columns of a block, and elements of a program's blocks.
 COLUMNS, ELEMENTS = 2048, 2048
 
 
@@ -38,7 +37,7 @@ def terms(x, y, KIND: tl.constexpr, beta):
 @tilejit.kernel
 def divergence_kernel(x, y, out, n, columns, x_pitch, y_pitch, beta, KIND: tl.constexpr, ROWS: tl.constexpr,
                       BLOCK: tl.constexpr):
-    """The sums of ROWS rows a program, a block of columns at a time."""
+    """ROWS rows a program, a block of columns at a time."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     total = tl.zeros((ROWS, BLOCK), wide_type(x))
@@ -86,14 +85,12 @@ def js_divergence(out, x: Array, target: Array, beta: float = 0.5) -> None:
 @gradient(kl_divergence, "x")
 @operator(dx=lambda x: x)
 def kl_divergence_gradient(dx, grad: Array, x: Array, target: Array, log_target: bool) -> None:
-    """The gradient of x of `kl_divergence`."""
     _gradient("kl_divergence_gradient", dx, grad, x, target, "kl_log" if log_target else "kl", 0.5)
 
 
 @gradient(js_divergence, "x")
 @operator(dx=lambda x: x)
 def js_divergence_gradient(dx, grad: Array, x: Array, target: Array, beta: float) -> None:
-    """The gradient of x of `js_divergence`."""
     _gradient("js_divergence_gradient", dx, grad, x, target, "js", beta)
 
 

@@ -9,7 +9,6 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import contiguous
 from tilejit.kernels.rows.tiles import put, wide
 
-#: Elements of a program.
 BLOCK = 4096
 
 
@@ -34,7 +33,6 @@ def dropout(out, x: Array, p: float, seed: int) -> None:
 @gradient(dropout, "x")
 @operator(replay=False, dx=lambda grad: grad)
 def dropout_gradient(dx, grad: Array, p: float, seed: int) -> None:
-    """The gradient of x: grad under the same mask."""
     _launch("dropout_gradient", dx, grad, p, seed)
 
 

@@ -34,8 +34,8 @@ def add_rows_kernel(grad, indices, sums, n, columns, count, ignore, grad_pitch, 
 
 @tilejit.kernel
 def sum_runs_kernel(grad, indices, order, out, n, columns, count, ignore, grad_pitch, BLOCK: tl.constexpr):
-    """indices[order] is sorted. A program has a place in it; the first one of a run of equal indices sums the rows of
-    the run, in order."""
+    """indices[order] is sorted; the program at the first one of a run of equal indices sums the rows of the run, in
+    order."""
     across = tl.cdiv(columns, BLOCK)
     place = tl.program_id(0) // across
     cols = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)
@@ -55,7 +55,6 @@ def sum_runs_kernel(grad, indices, order, out, n, columns, count, ignore, grad_p
 
 @tilejit.kernel
 def round_kernel(x, out, n, columns, x_pitch, out_pitch, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """out = x in its dtype."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     put(out + row * out_pitch + cols, tl.load(x + row * x_pitch + cols, inside, other=0.0), inside)
 
@@ -67,7 +66,8 @@ def embedding(out, weight: Array, indices: Array, padding_index: int | None = No
     table has not are NaN.
 
     The gradient of the table leaves `padding_index` out. It is summed in fp32 by atomic additions, whose order may
-    differ from call to call, or, if `deterministic`, index by index in the order of the rows, after sorting."""
+    differ from call to call, or, if `deterministic`, index by index in the order of the rows, after sorting.
+    """
     w, o = matrix("embedding", weight, "weight"), result("embedding", out)
     _indices("embedding", weight, indices)
     _, grid, sizes = elements(o, flat=False)

@@ -7,15 +7,14 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import elements, matrix, result, same
 from tilejit.kernels.rows.tiles import element_tile, put, wide
 
-#: What `glu` knows: SwiGLU, GEGLU (exact, or by tanh), ReGLU, GLU.
+#: SwiGLU, GEGLU (exact, or by tanh), ReGLU, GLU.
 GATES = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")
-#: What `activation_gradient` knows.
 ACTIVATIONS = (*GATES, "relu2")
 
 
 @tilejit.kernel
 def activated(z, ACTIVATION: tl.constexpr):
-    """(value, derivative) of an activation function at z, in z's own type."""
+    """(value, derivative) at z, in z's own type."""
     if ACTIVATION == "relu":
         y = tl.where(z > 0.0, z, tl.where(z <= 0.0, 0.0, z))
         d = tl.where(z > 0.0, 1.0, 0.0)
@@ -55,7 +54,7 @@ def glu_kernel(gate, up, out, n, columns, gate_pitch, up_pitch, out_pitch, ACTIV
 @tilejit.kernel
 def glu_gradient_kernel(grad, gate, up, d_gate, d_up, n, columns, grad_pitch, gate_pitch, up_pitch, d_gate_pitch,
                         d_up_pitch, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """The gradients of gate and up; without `up` that of gate alone."""
+    """Without `up` that of gate alone."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     g = wide(tl.load(grad + row * grad_pitch + cols, inside, other=0.0))
     y, d = activated(wide(tl.load(gate + row * gate_pitch + cols, inside, other=0.0)).to(g.dtype), ACTIVATION)
@@ -79,7 +78,6 @@ def glu(out, gate: Array, up: Array, activation: str = "silu") -> None:
 @gradient(glu, "gate", "up")
 @operator(d_gate=lambda gate: gate, d_up=lambda up: up)
 def glu_gradient(d_gate, d_up, grad: Array, gate: Array, up: Array, activation: str) -> None:
-    """The gradients of gate and up where grad is that of glu(gate, up, activation)."""
     same("glu_gradient", gate, grad, "grad", "gate")
     (r, g, u, a, b), grid, sizes = elements(
         matrix("glu_gradient", grad), matrix("glu_gradient", gate), matrix("glu_gradient", up),
@@ -98,7 +96,6 @@ def relu_squared(out, x: Array) -> None:
 @gradient(relu_squared, "x")
 @operator(dx=lambda x: x)
 def relu_squared_gradient(dx, grad: Array, x: Array) -> None:
-    """The gradient of x where grad is that of relu_squared(x)."""
     differentiate("relu_squared_gradient", dx, grad, x, "relu2")
 
 
@@ -111,7 +108,6 @@ def activation_gradient(dz, grad: Array, z: Array, activation: str) -> None:
 
 
 def differentiate(what: str, dz: Array, grad: Array, z: Array, activation: str) -> None:
-    """Launch grad times the derivative at z."""
     same(what, z, grad, "grad")
     (g, m, o), grid, sizes = elements(matrix(what, grad), matrix(what, z), result(what, dz))
     glu_gradient_kernel[grid](g.array, m.array, None, o.array, None, g.n, g.columns, g.pitch, m.pitch, 0, o.pitch, 0,

@@ -13,7 +13,7 @@ from tilejit.kernels.rows.norm_gradients import long_norm_gradient_kernel
 from tilejit.kernels.rows.norms import long_norm_kernel, norm_kernel
 from tilejit.kernels.rows.tiles import put, wide, wide_type
 
-#: Places of a channel that a program has at a time, at most; elements of long rows (a quarter of fp64).
+#: Places of a channel that a program has at a time, at most; elements of long rows.
 PLACES, BLOCK = 2048, 4096
 
 
@@ -65,7 +65,6 @@ def group_norm(out, x: Array, groups: int, weight: Array | None = None, bias: Ar
 @operator(dx=lambda x: x, dw=lambda weight: weight, db=lambda bias: bias)
 def group_norm_gradient(dx, dw, db, grad: Array, x: Array, groups: int, weight: Array | None, bias: Array | None,
                         eps: float) -> None:
-    """The gradients of x, weight and bias of `group_norm`."""
     what = "group_norm_gradient"
     same(what, x, grad, "grad")
     x, m, per, places = _rows(what, x, groups)

@@ -14,7 +14,7 @@ from tilejit.kernels.rows.cross_entropy import Call, total_of
 from tilejit.kernels.rows.matrices import contiguous, elements, matrix, result, vector
 from tilejit.kernels.rows.tiles import element_tile, put, wide
 
-#: Rows of a chunk at least: fewer do not fill the chip with tiles of the products.
+#: Rows of a chunk at least: fewer do not fill the chip.
 LEAST = 1024
 
 
@@ -68,7 +68,7 @@ def linear_cross_entropy_forward(loss, dx, dw, x: Array, weight: Array, target: 
 @operator(gx=lambda dx: dx, gw=lambda weight, wants_weight: weight if wants_weight else None)
 def linear_cross_entropy_gradient(gx, gw, grad_loss: Array, dx: Array, dw: Array, weight: Array,
                                   wants_weight: bool) -> None:
-    """The gradients of x and the weight: those of the loss, which are known, times its own."""
+    """Those of the loss, which are known, times its own."""
     what = "linear_cross_entropy_gradient"
     factor = vector(what, grad_loss, 1, "grad")
     for made, out in ((dx, gx), (dw, gw)):
@@ -84,12 +84,13 @@ def linear_cross_entropy(x: Array, weight: Array, target: Array, ignore_index: i
 
     Products are of `chunk` rows at a time (0: so many that the logits take about as much memory as x); all else is as
     for `cross_entropy`. Where torch asks for gradients they are computed here, chunk by chunk, and the backward pass
-    only scales them."""
+    only scales them.
+    """
     needs = [bool(getattr(a, "requires_grad", False)) for a in (x, weight)]
     return linear_cross_entropy_forward(x, weight, target, ignore_index, label_smoothing, z_loss, softcap, reduction,
                                         chunk, *needs)[0]
 
 
 def chunk_of(n: int, columns: int, width: int) -> int:
-    """Rows of a chunk: a power of two, so that the logits are about as large as x."""
+    """A power of two, so that the logits are about as large as x."""
     return max(LEAST, tilejit.next_power_of_2(tilejit.cdiv(n * width, max(1, columns))))

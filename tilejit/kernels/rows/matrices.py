@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tilejit
 from tilejit.kernels._host import WIDEST, RowLaunch, row_launch
 
-#: Elements that a program of an elementwise kernel has.
+#: Elements of a program of an elementwise kernel.
 ELEMENTS = 4096
 #: Bytes of rows that a program can keep in registers.
 IN_REGISTERS = 32768
@@ -25,7 +25,8 @@ class Matrix(NamedTuple):
 def matrix(what: str, x: Any, name: str = "x") -> Matrix:
     """An input [.., columns]; one whose rows are not contiguous, or not evenly apart, is copied.
 
-    Raises LaunchError for a number, and for what is no array."""
+    Raises LaunchError for a number, and for what is no array.
+    """
     info = tilejit.array_info(x)
     if not info.shape:
         raise tilejit.LaunchError(f"{what}: {name} must have at least one dimension, found a single number")
@@ -37,7 +38,7 @@ def matrix(what: str, x: Any, name: str = "x") -> Matrix:
 
 
 def result(what: str, x: Any, name: str = "out") -> Matrix:
-    """The same of a result, which must be such a matrix as it is."""
+    """A result, which must be such a matrix as it is."""
     info = tilejit.array_info(x)
     pitch = _pitch(info.shape, info.strides)
     if pitch is None:
@@ -90,8 +91,8 @@ def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
 
 
 def elements(*matrices: Matrix, flat: bool = True) -> tuple[tuple[Matrix, ...], tuple[int], dict[str, int]]:
-    """How an elementwise kernel goes over matrices of one shape: the matrices, as one row where none has gaps
-    (if that is all the same: flat); the grid; rows and columns of a program's block."""
+    """How an elementwise kernel goes over matrices of one shape: the matrices, as one row where none has gaps (unless
+    not flat); the grid; rows and columns of a program's block."""
     first = matrices[0]
     n, columns = first.n, first.columns
     if flat and n > 1 and all(m.pitch == columns for m in matrices):

@@ -14,15 +14,11 @@ from tilejit.kernels.rows.norms import CTA, add_layernorm, add_rmsnorm, layernor
 from tilejit.kernels.rows.norms import layernorm as layernorm
 from tilejit.kernels.rows.tiles import put, row_sum, wide, wide_type
 
-#: Sums, weights and rows are all in registers: of CTA elements of rows a multiprocessor (a quarter of fp64). The most
-#: CTAs that a row is spread over, elements of a program at least, how deep rings are.
-#: Three slots serve a program that has its multiprocessor alone and sums rows twice better than four (layernorm of 8192
-#: columns on an H200: 0.89 and 0.84 of a copy; of 65536 by eight CTAs 0.683 and 0.676).
+#: Sums, weights and rows are all in registers. The most CTAs that a row is spread over, elements of a program at least,
+#: how deep rings are; three slots serve a program that has its multiprocessor alone and sums rows twice.
 CTAS, LEAST, STAGES, ALONE = 16, 2048, 4, 3
-#: Elements of a warp; twice as many where warps that meet hold a multiprocessor up, since what meeting costs does not
-#: depend on them: where a program has the multiprocessor alone, or rows are summed twice, one sum after the other
-#: (layernorm of 4096 columns on an H200: 0.71 and 0.87 of a copy, rmsnorm 0.98 and 0.89; of 8192 0.63 and 0.99, 0.87
-#: and 0.90; of 16384 on two CTAs 0.48 and 0.73, 0.71 and 0.99).
+#: Elements of a warp; twice as many where warps that meet hold a multiprocessor up: where a program has it alone, or
+#: rows are summed twice, one sum after the other.
 WARP = 512
 #: Shared memory of a multiprocessor in bytes, its registers, and those of a thread at least: of rows that are loaded in
 #: vectors, or by single elements.
@@ -33,13 +29,14 @@ SHARED, REGISTERS, LEAST_REGISTERS = 227 << 10, 65536, (128, 160)
 def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch, grad_pitch, more_pitch, out_pitch,
                          eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
                          ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, stats=None):
-    """A persistent walk: ROWS rows at a time, then those that lie as many programs on. With h the normalised row and
-    g = grad * weight a row's gradient is (g - mean(g) - h mean(g h)) / deviation, where only CENTRED rows lose mean(g);
+    """A persistent walk: ROWS rows at a time, then those that lie as many programs on. With h the normalised row and g
+    = grad * weight a row's gradient is (g - mean(g) - h mean(g h)) / deviation, where only CENTRED rows lose mean(g);
     plus `more`. Sums of grad * h and of grad go to dw and db [programs, columns], or if there are several heads, each
     of a program's ROWS rows always of the same one, to [programs * ROWS, columns]. stats [2, n]: the rows' means and
     reciprocal deviations, loaded a row ahead; None: they are found again.
 
-    Sums along a row that need not one another stand side by side, so that threads and CTAs meet once for both."""
+    Sums along a row that need not one another stand side by side, so that threads and CTAs meet once for both.
+    """
     first = tl.program_id(0) * ROWS
     if ROWS == 1:
         cols, mine = tl.arange(0, BLOCK), first
@@ -160,7 +157,7 @@ def _asked(of: Any, asked: bool) -> Any:
           db=lambda bias, wants_bias: _asked(bias, wants_bias))
 def rmsnorm_gradient(dx, dw, db, grad: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
                      offset: float, wants_weight: bool, wants_bias: bool) -> None:
-    """The gradients of x, weight and bias (the last two if they are wanted) of `rmsnorm`."""
+    """Of `rmsnorm`; weight's and bias's if they are wanted."""
     launch_gradient("rmsnorm_gradient", dx, dw, db, grad, x, weight, bias, eps, offset, False)
 
 
@@ -169,8 +166,7 @@ def rmsnorm_gradient(dx, dw, db, grad: Array, x: Array, weight: Array | None, bi
           db=lambda bias, wants_bias: _asked(bias, wants_bias))
 def layernorm_gradient(dx, dw, db, grad_out: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
                        offset: float, wants_weight: bool, wants_bias: bool, stats: Array | None = None) -> None:
-    """The gradients of x, weight and bias (the last two if they are wanted) of `layernorm`; stats as
-    `layernorm_forward` gives them, or None."""
+    """stats as `layernorm_forward` gives them, or None."""
     kept = stats if stats is not None and x.shape[-1] > CTA else None
     launch_gradient("layernorm_gradient", dx, dw, db, grad_out, x, weight, bias, eps, offset, True, stats=kept)
 
@@ -180,7 +176,7 @@ def layernorm_gradient(dx, dw, db, grad_out: Array, x: Array, weight: Array | No
           db=lambda bias, wants_bias: _asked(bias, wants_bias))
 def add_rmsnorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total: Array, weight: Array | None,
                          bias: Array | None, eps: float, offset: float, wants_weight: bool, wants_bias: bool) -> None:
-    """The gradients of x (and of the residual: the same), weight and bias of `add_rmsnorm`."""
+    """Of x (and of the residual: the same), weight and bias."""
     launch_gradient("add_rmsnorm_gradient", dx, dw, db, grad_out, total, weight, bias, eps, offset, False, grad_total)
 
 
@@ -189,15 +185,14 @@ def add_rmsnorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total: 
           db=lambda bias, wants_bias: _asked(bias, wants_bias))
 def add_layernorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total: Array, weight: Array | None,
                            bias: Array | None, eps: float, offset: float, wants_weight: bool, wants_bias: bool) -> None:
-    """The gradients of x (and of the residual: the same), weight and bias of `add_layernorm`."""
     launch_gradient("add_layernorm_gradient", dx, dw, db, grad_out, total, weight, bias, eps, offset, True, grad_total)
 
 
 def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, grad: Array, x: Array,
                     weight: Array | None, bias: Array | None, eps: float, offset: float, centred: bool,
                     more: Array | None = None, stats: Array | None = None) -> None:
-    """Launch the walk over the rows and the sums over its programs; where rows are long, a program a row, and sums of
-    columns."""
+    """The walk over the rows and the sums over its programs; where rows are long, a program a row, and sums of columns.
+    """
     same(what, x, grad, "grad")
     m, g, o = matrix(what, x), matrix(what, grad, "grad"), result(what, dx, "dx")
     p = Matrix(None, 0, 0, 0) if more is None else matrix(what, more, "the total's gradient")
@@ -237,9 +232,9 @@ def cta_of(m: Matrix) -> int:
 
 
 def walk(heads: int, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
-    """How programs walk over rows of inputs and a result, summed twice if centred: how many programs (what the
-    chip holds, and such a number that a program's rows keep their heads), rows of each at a time, and the options of
-    the launch."""
+    """How programs walk over rows of inputs and a result, summed twice if centred: how many programs (what the chip
+    holds, and such a number that a program's rows keep their heads), rows of each at a time, and the options of the
+    launch."""
     m = inputs[0]
     block = max(16, tilejit.next_power_of_2(m.columns))
     rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n)))

@@ -11,8 +11,7 @@ from tilejit.kernels.rows.matrices import Matrix, contiguous, launch_of, matrix,
 from tilejit.kernels.rows.tiles import put, put_rows, row_sum, row_tile, wide, wide_type
 
 #: Elements of rows that a multiprocessor has at a time in the walk of norms' gradients: wider rows are spread over
-#: CTAs, for which meeting costs so much that layernorm keeps their statistics (16384 columns of bf16 on an H200,
-#: backward: 0.71 of a copy with mean and deviation found again, 0.83 with those that were kept; 65536: 0.64 and 0.77).
+#: CTAs, for which meeting costs so much that layernorm keeps their statistics.
 CTA = 8192
 
 
@@ -101,7 +100,8 @@ def rmsnorm(out, x: Array, weight: Array | None = None, eps: float = 1e-6, offse
     """x / sqrt(mean(x^2) + eps) * (weight + offset) + bias along the last dimension of x [.., columns].
 
     weight, bias: [columns], or [heads, columns] for x [.., heads, columns]; of any float dtype. offset: 1 for weights
-    that are kept as differences from 1 (Gemma's)."""
+    that are kept as differences from 1 (Gemma's).
+    """
     launch_norm("rmsnorm", x, weight, bias, out, eps, offset, False)
 
 
@@ -144,7 +144,6 @@ def add_layernorm(out, total, x: Array, residual: Array, weight: Array | None = 
 def launch_norm(what: str, x: Array, weight: Array | None, bias: Array | None, out: Array, eps: float, offset: float,
                 centred: bool, residual: Array | None = None, total: Array | None = None,
                 stats: Array | None = None) -> None:
-    """Launch the kernel for rows of this length."""
     m, o = matrix(what, x), result(what, out)
     weight, bias, heads = weights(what, m, x, weight, bias)
     r = t = Matrix(None, 0, 0, 0)
@@ -164,7 +163,7 @@ def launch_norm(what: str, x: Array, weight: Array | None, bias: Array | None, o
 
 
 def weights(what: str, m: Matrix, x: Any, weight: Any, bias: Any) -> tuple[Any, Any, int]:
-    """Weight and bias, contiguous, and how many heads' they are. Raises LaunchError for other shapes."""
+    """Contiguous, and how many heads' they are. Raises LaunchError for other shapes."""
     heads = 1
     given = [(n, w) for n, w in (("weight", weight), ("bias", bias)) if w is not None]
     for name, w in given:

@@ -26,7 +26,6 @@ def tensor_at(table, index, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 @tilejit.kernel
 def adamw_block(param, grad, first, second, inside, by, rate, beta1, beta2, eps, decay, correction1, correction2):
-    """A step of a block's elements."""
     p = tl.load(param, inside).to(tl.float32)
     g = tl.load(grad, inside).to(tl.float32)
     m = tl.load(first, inside).to(tl.float32)
@@ -47,8 +46,8 @@ def adamw_kernel(table, blocks, count, rate, beta1, beta2, eps, decay, correctio
                  P: tl.constexpr, G: tl.constexpr, M: tl.constexpr, ALIGNED: tl.constexpr,
                  BLOCK: tl.constexpr):
     """A block of one of the tensors a program: table [5, count] has addresses of parameters, gradients, both moments,
-    and lengths; blocks [programs, 2] the tensor and the block in it. factor: what gradients are multiplied by, or
-    None."""
+    and lengths; blocks [programs, 2] the tensor and the block in it. factor: what gradients are multiplied by, or None.
+    """
     tensor = tl.load(blocks + tl.program_id(0).to(tl.int64) * 2)
     start = tl.load(blocks + tl.program_id(0).to(tl.int64) * 2 + 1) * BLOCK
     param = tensor_at(table, tensor, P, ALIGNED) + start
@@ -136,7 +135,7 @@ def clip_factor(norm, factor, grads: list[Array], max_norm: float) -> None:
 
 @operator(replay=False, mutates=["grads"])
 def scale_all_(grads: list[Array], factor: Array) -> None:
-    """All tensors times one fp32 number on the device, in place."""
+    """Times one fp32 number on the device, in place."""
     kind = _kind("scale_all_", "grads", grads, grads)
     table, blocks, programs, aligned = _table((grads,))
     if programs:
@@ -145,8 +144,8 @@ def scale_all_(grads: list[Array], factor: Array) -> None:
 
 
 def clip_grad_norm_(grads: list[Array], max_norm: float) -> Any:
-    """Scale a list of gradients in place so that their 2-norm is at most max_norm; returns what it was, on the
-    device."""
+    """Scale a list of gradients in place so that their 2-norm is at most max_norm; returns what it was, on the device.
+    """
     norm, factor = clip_factor(grads, max_norm)
     scale_all_(grads, factor)
     return norm

@@ -10,7 +10,7 @@ from tilejit.kernels.rows.matrices import Matrix, elements, launch_of, matrix, r
 from tilejit.kernels.rows.tiles import element_tile, put, put_rows, row_max, row_tile
 from tilejit.language.extra import libdevice
 
-#: Columns of a block with a scale of its own; greatest numbers of the dtypes; programs of the search for the greatest.
+#: Columns of a block with a scale; greatest numbers of the dtypes; programs of the search for the greatest.
 SCALE_BLOCK, MOST, PROGRAMS = 128, {"fp8e4nv": 448.0, "fp8e5": 57344.0, "int8": 127.0}, 256
 
 
@@ -32,7 +32,7 @@ def inverse_of(greatest, MOST: tl.constexpr):
 @tilejit.kernel
 def quantise_rows_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: tl.constexpr, BLOCK: tl.constexpr,
                          ROWS: tl.constexpr):
-    """A scale a row, whole rows in one tile."""
+    """Whole rows in one tile."""
     row, cols, inside = row_tile(n, columns, BLOCK, ROWS)
     v = tl.load(x + row * x_pitch + cols, inside, other=0.0).to(tl.float32)
     greatest = row_max(tl.abs(v), ROWS)
@@ -43,7 +43,7 @@ def quantise_rows_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: tl.con
 @tilejit.kernel
 def long_quantise_rows_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: tl.constexpr, BLOCK: tl.constexpr,
                               ROWS: tl.constexpr):
-    """The same, one row a program, in blocks."""
+    """One row a program, in blocks."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     most = tl.zeros((BLOCK,), tl.float32)
@@ -111,7 +111,7 @@ def dequantise_kernel(q, scale, out, n, columns, q_pitch, out_pitch, across, siz
 
 
 def _scales(x: Any, of: str) -> Any:
-    """What a call's scales are: fp32, one, one a row, or one a block."""
+    """fp32: one, one a row, or one a block."""
     shape = {"tensor": (1,), "row": (*x.shape[:-1], 1),
              "block": (*x.shape[:-1], -(-x.shape[-1] // SCALE_BLOCK))}.get(of, (1,))
     return x, shape, tl.float32

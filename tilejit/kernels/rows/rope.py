@@ -9,7 +9,6 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import contiguous, matrix, result
 from tilejit.kernels.rows.tiles import put, wide
 
-#: Elements of a program.
 ELEMENTS = 2048
 
 
@@ -60,20 +59,21 @@ def rope(out, x: Array, cos: Array, sin: Array, positions: Array | None = None, 
 
     cos, sin: [positions, pairs], of 2 * pairs <= columns; the columns behind those are as they were. Pairs are (i,
     pairs + i) (GPT-NeoX, Llama), or interleaved (2 i, 2 i + 1) (GPT-J). positions: [batch, length] of integers, without
-    which they count from 0 in each sequence. A position without a row in cos is not checked."""
+    which they count from 0 in each sequence. A position without a row in cos is not checked.
+    """
     launch("rope", out, x, cos, sin, positions, interleaved, False)
 
 
 @gradient(rope, "x")
 @operator(dx=lambda grad: grad)
 def rope_gradient(dx, grad: Array, cos: Array, sin: Array, positions: Array | None, interleaved: bool) -> None:
-    """The gradient of x: grad turned back."""
+    """grad turned back."""
     launch("rope_gradient", dx, grad, cos, sin, positions, interleaved, True)
 
 
 def launch(what: str, out: Array, x: Array, cos: Array, sin: Array, positions: Array | None, interleaved: bool,
            inverse: bool) -> None:
-    """Check and launch. Raises LaunchError for shapes that do not fit."""
+    """Raises LaunchError for shapes that do not fit."""
     info = tilejit.array_info(x)
     if len(info.shape) != 4:
         raise tilejit.LaunchError(f"{what}: x must be [batch, length, heads, columns], found shape {list(info.shape)}")

@@ -102,7 +102,8 @@ def softmax(out, x: Array, mask: Array | None = None, scale: float = 1.0) -> Non
     """softmax(scale * x + mask) along the last dimension of x [.., columns]; fp64, fp32, fp16 or bf16.
 
     mask: added (any float dtype), or of bools, false where an element takes no part; of x's shape or of its last
-    dimensions, which it repeats. A row without elements that take part becomes NaN, as does one with an infinity."""
+    dimensions, which it repeats. A row without elements that take part becomes NaN, as does one with an infinity.
+    """
     _softmax("softmax", out, x, mask, scale, False)
 
 
@@ -115,14 +116,14 @@ def log_softmax(out, x: Array, mask: Array | None = None, scale: float = 1.0) ->
 @gradient(softmax, "x")
 @operator(dx=lambda out: out)
 def softmax_gradient(dx, grad: Array, out: Array, scale: float = 1.0) -> None:
-    """The gradient of x where out is softmax(x, .., scale) and grad the gradient of out."""
+    """Of x, where out is softmax(x, .., scale)."""
     _gradient("softmax_gradient", dx, grad, out, scale, False)
 
 
 @gradient(log_softmax, "x")
 @operator(dx=lambda out: out)
 def log_softmax_gradient(dx, grad: Array, out: Array, scale: float = 1.0) -> None:
-    """The gradient of x where out is log_softmax(x, .., scale) and grad the gradient of out."""
+    """Of x, where out is log_softmax(x, .., scale)."""
     _gradient("log_softmax_gradient", dx, grad, out, scale, True)
 
 

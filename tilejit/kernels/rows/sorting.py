@@ -14,10 +14,9 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, same
 from tilejit.kernels.rows.tiles import element_tile, put
 
-#: The widest row that one program sorts.
 WIDEST = 8192
-#: Of rows whose greatest elements are looked for: columns of a block, so that each of a program's warps has a row of
-#: its own and lists meet within it; warps; the most elements.
+#: Where the greatest are looked for: columns of a block, so that each of a program's warps has a row of its own and
+#: lists meet within it; warps; the most elements.
 COLUMNS, ROW_WARPS, MOST_K = 256, 4, 1024
 #: Elements of a program; of wider rows, those that are sorted at once, and those that are merged.
 ELEMENTS, RUN, MERGED = 2048, 4096, 1024
@@ -27,8 +26,7 @@ MOST_COLUMNS = 1 << 24
 
 @tilejit.kernel
 def key_of(v, at, there, DESCENDING: tl.constexpr, NARROW: tl.constexpr):
-    """The key of elements, of 32 bits if NARROW or 64, to be sorted from the greatest on; elements that are not there
-    come last."""
+    """Of 32 bits if NARROW or 64, to be sorted from the greatest on; elements that are not there come last."""
     if v.dtype.is_floating():
         x = v.to(tl.float32)
         if NARROW:
@@ -53,7 +51,6 @@ def key_of(v, at, there, DESCENDING: tl.constexpr, NARROW: tl.constexpr):
 
 @tilejit.kernel
 def column_of(key):
-    """The column in a key."""
     if key.dtype == tl.int32:
         return 65535 - (key & 65535)
     return (1 << 24) - 1 - (key & ((1 << 24) - 1))
@@ -62,7 +59,6 @@ def column_of(key):
 @tilejit.kernel
 def sort_kernel(x, values, indices, n, columns, pitch, values_pitch, DESCENDING: tl.constexpr, NARROW: tl.constexpr,
                 ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Whole rows."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     inside = (row < n) & (cols < columns)
@@ -203,14 +199,12 @@ def topk(values, indices, x: Array, k: int, largest: bool = True) -> None:
 @gradient(sort, "x")
 @operator(dx=lambda x: x)
 def sort_gradient(dx, grad_values: Array, x: Array, indices: Array) -> None:
-    """The gradient of x: each value's at its index."""
     _place("sort_gradient", dx, grad_values, indices)
 
 
 @gradient(topk, "x")
 @operator(dx=lambda x: (x, None, None, True))
 def topk_gradient(dx, grad_values: Array, x: Array, indices: Array) -> None:
-    """The gradient of x: each value's at its index, 0 elsewhere."""
     _place("topk_gradient", dx, grad_values, indices)
 
 

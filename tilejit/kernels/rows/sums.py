@@ -9,23 +9,22 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import elements, matrix, result, vector
 from tilejit.kernels.rows.tiles import element_tile, put, wide
 
-#: Elements of a program's blocks: where there are programs enough to fill a GPU (as many warps as its multiprocessors
-#: have loads of 2 KB under way), those of a single warp, which waits for no other; of fewer programs more elements and
-#: warps each (argmax of 256 MiB of bf16 on an H200: 4096 columns 0.93 and 0.75 of a copy, 65536 0.83 and 0.90).
+#: (elements, warps) of a program's blocks: where programs fill a GPU (as many warps as its multiprocessors have loads
+#: of 2 KB under way), those of a single warp, which waits for no other; of fewer programs more each.
 ALONE, TOGETHER, PROGRAMS = (1024, 1), (4096, 8), 4096
-#: Those of running sums, whose blocks wait for one another.
+#: Of running sums, whose blocks wait for one another.
 RUNNING = (4096, 4)
 
 
 @tilejit.kernel
 def summed(x):
-    """x as it is summed: floats as they are computed with, integers in int64."""
+    """Floats as they are computed with, integers in int64."""
     return wide(x) if x.dtype.is_floating() else x.to(tl.int64)
 
 
 @tilejit.kernel
 def zeros_for(pointer, SHAPE: tl.constexpr):
-    """Zeros of the type in which what is loaded from there is summed."""
+    """Of the type in which what is loaded from there is summed."""
     if pointer.dtype.element_ty.is_floating():
         if pointer.dtype.element_ty == tl.float64:
             return tl.zeros(SHAPE, tl.float64)
@@ -56,7 +55,7 @@ def spread_kernel(x, out, n, columns, pitch, over, BLOCK: tl.constexpr, ROWS: tl
 @tilejit.kernel
 def running_sum_kernel(x, out, n, columns, x_pitch, out_pitch, REVERSE: tl.constexpr, ROWS: tl.constexpr,
                        BLOCK: tl.constexpr):
-    """Running sums of ROWS rows a program, a block of columns at a time, from the end if REVERSE."""
+    """ROWS rows a program, a block of columns at a time, from the end if REVERSE."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     before = zeros_for(x, (ROWS, 1))
@@ -80,7 +79,7 @@ def lowest(pointer):
 
 @tilejit.kernel
 def greater(v, w):
-    """The greater one, NaN above all."""
+    """NaN is above all."""
     return tl.maximum(v, w, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -109,20 +108,20 @@ def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLO
 
 @tilejit.kernel
 def compared(x):
-    """x in a type that is compared at once."""
+    """In a type that is compared at once."""
     if x.dtype.is_floating():
         return wide(x)
     return x if x.dtype.primitive_bitwidth >= 32 else x.to(tl.int32)
 
 
 def _summed(x: Any) -> Any:
-    """What a row's sum is like: of x's dtype, of integers int64."""
+    """Of x's dtype, of integers int64."""
     dtype = tilejit.array_info(x).dtype
     return x, x.shape[:-1], dtype if dtype.is_floating() else tl.int64
 
 
 def _blocks(n: int, columns: int, sizes: tuple[int, int] | None = None) -> tuple[tuple[int], dict[str, int]]:
-    """Grid and sizes: rows in blocks of columns, with (elements, warps) of a program if they are given."""
+    """Rows in blocks of columns, with (elements, warps) of a program if they are given."""
     wide = max(16, tilejit.next_power_of_2(columns))
     elements, warps = sizes or (ALONE if wide <= ALONE[0] or n >= PROGRAMS else TOGETHER)
     block = min(elements, wide)
@@ -152,14 +151,12 @@ def mean(out, x: Array) -> None:
 @gradient(sum, "x")
 @operator(dx=lambda x: x)
 def sum_gradient(dx, grad: Array, x: Array) -> None:
-    """The gradient of x: each row's in all of its columns."""
     _spread("sum_gradient", dx, grad, 1)
 
 
 @gradient(mean, "x")
 @operator(dx=lambda x: x)
 def mean_gradient(dx, grad: Array, x: Array) -> None:
-    """The gradient of x: each row's over the columns, in all of them."""
     _spread("mean_gradient", dx, grad, x.shape[-1])
 
 
@@ -181,7 +178,6 @@ def cumsum(out, x: Array, reverse: bool = False) -> None:
 @gradient(cumsum, "x")
 @operator(dx=lambda grad: grad)
 def cumsum_gradient(dx, grad: Array, reverse: bool) -> None:
-    """The gradient of x: running sums the other way."""
     m, o = matrix("cumsum_gradient", grad), result("cumsum_gradient", dx, "dx")
     grid, sizes = _blocks(m.n, m.columns, RUNNING)
     running_sum_kernel[grid](m.array, o.array, m.n, m.columns, m.pitch, o.pitch, REVERSE=not reverse, **sizes)

@@ -39,7 +39,7 @@ def element_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
 
 @tilejit.kernel
 def wide(x):
-    """x as it is computed with: in fp32, but fp64 as it is."""
+    """As it is computed with: in fp32, but fp64 as it is."""
     return x if x.dtype == tl.float64 else x.to(tl.float32)
 
 
@@ -51,7 +51,7 @@ def wide_type(pointer):
 
 @tilejit.kernel
 def put(pointer, x, mask):
-    """Store x in the pointer's type."""
+    """In the pointer's type."""
     tl.store(pointer, x.to(pointer.dtype.element_ty), mask)
 
 
@@ -65,7 +65,7 @@ def row_sum(x, ROWS: tl.constexpr):
 
 @tilejit.kernel
 def row_max(x, ROWS: tl.constexpr):
-    """The greatest element of each row of such a tile, to be used with the tile."""
+    """The greatest element of each row."""
     if ROWS == 1:
         return tl.max(x, 0)
     return tl.max(x, 1)[:, None]
