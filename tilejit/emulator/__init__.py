@@ -1,11 +1,7 @@
-"""An emulated Hopper SM: runs PTX text on the CPU, instruction by instruction, with no GPU.
+"""An emulated Hopper SM: runs PTX text on the CPU, instruction by instruction, with no GPU. Limits: docs/emulator.md.
 
     program = Program(ptx_text)
     program.launch((grid,), threads, [ptr_bytes, ...], memory=[array, ...]).check()
-
-Not modelled: weak orders of global memory (acquire, release and scopes are sequentially consistent), time, bank
-conflicts, occupancy, what ptxas decides; approximate functions are more exact than the hardware's. All else gives an
-H200's bits (tests/conformance).
 """
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ def global_place(c: Cluster, s: Site, address: int) -> int:
 
 
 def needs_cluster(c: Cluster, s: Site, e: External) -> None:
-    """Hopper executes asynchronous operations on distributed shared memory only in a launch with clusters, and else
-    stops with an illegal instruction, whichever CTA they address."""
+    """Outside of clusters Hopper stops asynchronous operations on distributed shared memory with an illegal
+    instruction, whichever CTA they address."""
     if not c.launch.explicit_cluster:
         raise c.stop("no-cluster", f"{e.form.name.split('.mbarrier')[0]} in a launch without clusters", s)
 

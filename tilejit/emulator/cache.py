@@ -1,5 +1,5 @@
-"""Loads the compiled virtual machine; numba's files go under tilejit's own cache directory, in one named by a digest of
-the machine's sources: numba itself only notices changes of the file that defines the compiled function."""
+"""Loads the compiled virtual machine from numba's cache, in a folder named by a digest of the machine's sources: numba
+only notices changes of the file that defines the compiled function."""
 from __future__ import annotations
 
 import hashlib

@@ -1,11 +1,11 @@
-"""Where divided warps meet again: immediate post-dominators of a kernel's branches (Cooper, Harvey and Kennedy, "A
-Simple, Fast Dominance Algorithm", on the reversed control-flow graph with one virtual exit)."""
+"""Where divided warps meet again: immediate post-dominators of branches (Cooper, Harvey and Kennedy, "A Simple, Fast
+Dominance Algorithm", on the reversed graph with one virtual exit)."""
 from __future__ import annotations
 
 
 def reconvergence(count: int, targets: dict[int, tuple[int, ...]], exits: set[int],
                   falls: set[int]) -> dict[int, int]:
-    """For each branching instruction, the instruction at which its lanes meet again, -1 for none.
+    """Branch -> the instruction at which its lanes meet again, -1 for none.
 
     `targets`: a branch's jump targets. Branches outside `falls` (unconditional) and `exits` do not fall through.
     """
@@ -36,7 +36,7 @@ def reconvergence(count: int, targets: dict[int, tuple[int, ...]], exits: set[in
 
 
 def _post_dominators(successors: list[list[int]], exit_node: int) -> list[int]:
-    """Of every block; `exit_node` or -1 if no path leads to the exit."""
+    """-1 if no path leads to the exit."""
     predecessors: list[list[int]] = [[] for _ in range(exit_node + 1)]
     for i, outs in enumerate(successors):
         for o in outs:

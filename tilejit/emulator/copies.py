@@ -1,7 +1,6 @@
 """What all bulk copies share: loads that complete on an mbarrier, stores in bulk groups, waiting for groups.
 
-Loads complete with their full byte count, parts out of bounds included; stores and reductions first read the source,
-then write the target.
+Loads complete with their full byte count, parts out of bounds included.
 """
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tilejit.emulator.mbarrier import arrive, barrier_at
 
 # -- cp.async ---------------------------------------------------------------------------------------------
 def left(c: Cluster, s: Site, e: External, size: int, lane: int) -> int:
-    """Bytes that are read: the operand src-size, none if the predicate ignore-src holds."""
+    """The operand src-size, or 0 if the predicate ignore-src holds."""
     operand = e.operands[3]
     negated = isinstance(operand, tuple)
     value = c.value(s.warp, operand[1] if negated else operand, lane, 32)

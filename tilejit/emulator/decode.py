@@ -1,7 +1,7 @@
 """From parsed PTX to the flat rows of the virtual machine.
 
-Every operand becomes a register index: declared registers first, then hidden ones (zero, the sink `_`, the carry flag,
-special registers, constants), filled in when a CTA starts. What Python carries out becomes an `External`.
+Operands become register indices: declared registers first, then hidden ones (zero, the sink `_`, the carry flag,
+special registers, constants), filled in when a CTA starts.
 """
 from __future__ import annotations
 
@@ -49,8 +49,6 @@ CLOCKS = {"%clock": 32, "%clock64": 64, "%clock_hi": 32, "%globaltimer": 64, "%g
 
 @dataclass(frozen=True)
 class Address:
-    """A decoded address: register, byte offset, registers of the tensor coordinates."""
-
     base: int
     offset: int
     coords: tuple[int, ...] = ()
@@ -58,8 +56,8 @@ class Address:
 
 @dataclass(frozen=True)
 class External:
-    """An instruction that Python carries out. Operands are register indices; an immediate of kind `i` is its value, a
-    vector a tuple, a negated predicate ("not", register)."""
+    """An instruction that Python carries out: register indices; an immediate of kind `i` is its value, a vector a
+    tuple, a negated predicate ("not", register)."""
 
     form: isa.Form
     mods: dict[str, str]
@@ -68,8 +66,8 @@ class External:
 
 @dataclass
 class Decoded:
-    """A kernel ready to run. `constants`, `own` (offsets in shared memory, to which every CTA adds its rank) and
-    `specials` fill hidden registers."""
+    """`constants`, `own` (offsets in shared memory, to which every CTA adds its rank) and `specials` fill hidden
+    registers."""
 
     entry: Entry
     code: np.ndarray
@@ -131,7 +129,7 @@ class Decoder:
         self.place_variables()
 
     def place_variables(self) -> None:
-        """Static shared variables in order from the base, extern arrays after them; local; constants."""
+        """Static shared variables from the base, extern arrays after them; local; constants."""
         variables = list(self.module.variables.values()) + list(self.entry.variables.values())
         top = SHARED_BASE
         for v in variables:
@@ -175,7 +173,7 @@ class Decoder:
         return self.interned[key]
 
     def constant(self, value: int) -> int:
-        """A register that always holds value (64 bits, two's complement)."""
+        """64 bits, two's complement."""
         value &= (1 << 64) - 1
         reg = self.hidden(("const", value))
         self.constants[reg] = value - (1 << 64) if value >> 63 else value

@@ -1,16 +1,15 @@
-"""Execution events: what a listener (the sanitizer, a timeline) may hear while a kernel runs.
+"""Execution events: what a listener (the sanitizer, a timeline) may hear while a kernel runs, in order.
 
-`Program.launch(..., listener=L)` calls the methods of `L` in the order in which things happen. A listener never changes
-the machine; it may append `Finding`s to `self.findings`, which end up in the report.
+A listener never changes the machine; it may append `Finding`s to `self.findings`, which the report gets.
 
-  agent      a warp `WarpId(cta, warp)` or an asynchronous operation's number `op` (int); `cta` is the linear CTA
-             index in the grid, `warp` the warp's index in its CTA
-  pc         index of the instruction; `program.line(pc)`, `program.loc(pc)`, `program.text(pc)` describe it
+  agent      a warp `WarpId(cta, warp)` (linear CTA index in the grid, warp in the CTA) or an asynchronous operation's
+             number `op` (int)
+  pc         index of the instruction; see `program.line(pc)`, `program.loc(pc)`, `program.text(pc)`
   shared     bytes of shared memory are `(cta, offset)`
   proxy      "generic" (ld, st, atom, ldmatrix, stmatrix, cp.async) or "async" (TMA, bulk copies, wgmma)
 
-An asynchronous operation is told by `issue`, its `async_access`es, `complete`: as late as PTX allows with lazy
-completion, at once with eager. A checker should take the issue and the completion's wait as the bounds.
+An asynchronous operation is told by `issue`, its `async_access`es, `complete`, whose times are the policy's: a checker
+should take the issue and the completion's wait as the bounds.
 """
 from __future__ import annotations
 
@@ -29,11 +28,8 @@ class WarpId(NamedTuple):
 
 
 class Listener:
-    """Every method does nothing. `program` is set before the first event.
-
-    With `accesses` False, `access`, `register_touch`, `uninitialised` and `diverged` are not told: the machine runs
-    nearly at full speed.
-    """
+    """`program` is set before the first event. With `accesses` False, `access`, `register_touch`, `uninitialised` and
+    `diverged` are not told: the machine runs nearly at full speed."""
 
     accesses = True
 
@@ -56,8 +52,7 @@ class Listener:
         """All warps have exited and nothing is in flight."""
 
     def ran(self, agent: WarpId, pc: int, count: int) -> None:
-        """The warp has executed `count` more instructions. It stopped at instruction `pc`, counted and about to be
-        carried out outside the virtual machine, or for another reason (-1)."""
+        """`count` more instructions; `pc` is the last one if it is carried out outside the virtual machine, else -1."""
 
     def warp_exit(self, agent: WarpId) -> None:
         """Every lane has exited."""
@@ -65,28 +60,28 @@ class Listener:
     # -- memory ----------------------------------------------------------------------------------------
     def access(self, agent: WarpId, pc: int, kind: str, space: str, lanes: int, addresses: np.ndarray,
                size: int, cta: int) -> None:
-        """One memory instruction of a warp through the generic proxy.
+        """One memory instruction through the generic proxy, but of ld.param and constants; a read that polls is told
+        once.
 
         kind "read", "write" or "atomic"; space "shared", "global", "local"; `lanes` is the mask of active lanes,
         `addresses` (int64[popcount(lanes)]) where each touches `size` bytes (all elements of a vector): offsets in the
-        window of `cta`, or host addresses. ld.param and constants are not told; a read that a polling warp repeats with
-        nothing between is told once.
+        window of `cta`, or host addresses.
         """
 
     def async_access(self, op: int, kind: str, space: str, cta: int, starts: np.ndarray,
                      size: int) -> None:
-        """Part of an operation ("read", "write" or "atomic"): `size` bytes at every start (shared offsets in the window
-        of `cta`, or host addresses with cta = -1)."""
+        """"read", "write" or "atomic": `size` bytes at every start (shared offsets in the window of `cta`, or host
+        addresses with cta = -1)."""
 
     def beside(self, op: int, starts: np.ndarray, size: int) -> None:
-        """A tensor's rows end within units of 16 bytes, which a TMA store or reduction writes whole: `size` bytes from
-        every start are not the tensor's."""
+        """A TMA store or reduction writes whole units of 16 bytes: `size` bytes from every start are not the
+        tensor's."""
 
     # -- asynchronous operations -----------------------------------------------------------------------
     def issue(self, op: int, kind: str, agent: WarpId, pc: int, lane: int, proxy: str,
               barrier: tuple[int, int] | None, bytes: int) -> None:
         """kind: "tma_load", "tma_store", "tma_reduce", "bulk_load", "bulk_store", "bulk_reduce", "bulk_smem" (shared to
-        shared), "cp_async", "st_async", "red_async", "wgmma" (`agent`: the first warp of the warpgroup). `barrier`: the
+        shared), "cp_async", "st_async", "red_async", "wgmma" (`agent`: the warpgroup's first warp). `barrier`: the
         mbarrier (cta, offset) on which it completes, `bytes` its total."""
 
     def complete(self, op: int, barriers: list[tuple[int, int, int]]) -> None:
@@ -108,8 +103,7 @@ class Listener:
         """Told of every warp of the warpgroup."""
 
     def wgmma_unfenced(self, agent: WarpId, pc: int, register: int) -> None:
-        """The wgmma at `pc` uses a register (the first one told) that the warp has touched since its last wgmma.fence,
-        or it has not had a fence."""
+        """The wgmma at `pc` uses a register (the first one told) that the warp has touched since a wgmma.fence."""
 
     def wgmma_registers(self, op: int, accumulator: list[int], a: list[int]) -> None:
         """Indices into `program.registers` that the wgmma owns until its wait."""
@@ -181,8 +175,8 @@ class Listener:
         """A tensor copy uses the map at a global address."""
 
     def diverged(self, agent: WarpId, pc: int, lanes: int, together: int) -> None:
-        """An instruction that the live lanes `together` must execute together (an `.aligned` one: all; shfl, vote,
-        match, redux, elect: those of the member mask) was executed by `lanes`."""
+        """The live lanes `together` must execute it together (`.aligned`: all; shfl, vote, match, redux, elect: those
+        of the member mask), but `lanes` did."""
 
     def set_registers(self, agent: WarpId, pc: int, count: int, increase: bool) -> None:
         """Told of every warp of the warpgroup when it has its `count` registers a thread."""

@@ -1,4 +1,4 @@
-"""The registry of what Python carries out: form name -> function(cluster, site, external).
+"""What Python carries out: form name -> function(cluster, site, external).
 
 A function returns None, or (key, Waiter) if the split must wait.
 """

@@ -1,4 +1,4 @@
-"""One launch under many schedules: the findings of all of them, and whether their results agree."""
+"""One launch under many schedules: all findings, and whether results agree."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Findings of one kind at one place: the first, where it was seen first, in how many runs."""
+    """Findings of one kind at one place, where it was seen first, in how many runs."""
 
     finding: Finding
     policy: str
@@ -96,9 +96,9 @@ def explore(title: str, launch: Launch, memory: Sequence[np.ndarray], arrays: Ma
             listener: Callable[[], Listener] | None = None, tolerance: float = 0.0) -> Exploration:
     """Launch once for every policy and seed, each time over the same `memory`, and compare the results.
 
-    At the end `memory` holds the first finished run's results (what it held before, if no run finished or one raised).
-    `arrays` name the views whose elements are compared, bit for bit, or floating ones within the relative error
-    `tolerance`; a difference is a finding "nondeterministic". `listener` makes each run's listener.
+    At the end `memory` holds the first finished run's results (what it held before, if none finished or one raised).
+    `arrays` name views that are compared, bit for bit, or floating ones within the relative error `tolerance`; a
+    difference is a finding "nondeterministic". `listener` makes each run's listener.
     """
     out = Exploration(title)
     seeds = list(seeds)

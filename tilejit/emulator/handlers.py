@@ -1,4 +1,4 @@
-"""How arithmetic, conversions and moves become rows: one function a family, registered by the form's name."""
+"""How arithmetic, conversions and moves become rows: a function a family."""
 from __future__ import annotations
 
 from tilejit.emulator.decode import CLOCKS, Decoder, decodes, width_of

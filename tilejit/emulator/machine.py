@@ -1,8 +1,7 @@
 """One cluster of CTAs while it runs: memories, warps, what they wait for, what is in flight.
 
 `Cluster.step` picks a warp by the policy, lets the virtual machine run it until it stops, and carries out what Python
-has to. A warp that must wait leaves a `Waiter` under a key; whoever changes that thing calls `notify`. Asynchronous
-operations are performed at issue (eager) or kept until the policy lets them go (lazy: when nothing else can run).
+has to. A warp that must wait leaves a `Waiter` under a key; whoever changes that thing calls `notify`.
 """
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ class Waiter:
 
 @dataclass(eq=False)
 class AsyncOp:
-    """Its steps in order; `after` are operations that must be done before."""
+    """`after` are operations that must be done before."""
 
     number: int
     kind: str
@@ -337,8 +336,8 @@ class Cluster:
             self.block(key, waiter)
 
     def touch_operands(self, warp: int, pc: int, ext: External) -> None:
-        """Tell the listener of registers that an external reads before they were written or while a wgmma owns them;
-        not of the accumulator of a wgmma."""
+        """Tell the listener of registers that an external reads before they were written or while a wgmma owns them,
+        but for a wgmma's accumulator."""
         reads, writes, everything = self.program.operand_registers(pc, ext)
         states = self.states[warp]
         if (states[everything] & ~np.uint8(k.TOUCHED)).any():

@@ -1,4 +1,4 @@
-"""Shows a timeline: as Chrome trace events (https://ui.perfetto.dev), and as a picture of one CTA."""
+"""Shows a timeline: as Chrome trace events (https://ui.perfetto.dev), or as a picture of one CTA."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Track:
 
 
 def tracks(spans: Sequence[Span], roles: dict[int, str], warps: Sequence[int]) -> list[Track]:
-    """The rows of one CTA: copies' issuers, copies by stage, who multiplies, tensor cores, stores."""
+    """Copies' issuers, copies by stage, who multiplies, tensor cores, stores."""
     by_lane: dict[tuple[int, str, int], list[Span]] = {}
     multiplies = {s.lane for s in spans if s.kind == "epilogue" or s.name == "wgmma"}
     for s in spans:
@@ -94,7 +94,7 @@ def _details(s: Span) -> dict[str, Any]:
 
 def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path,
          window: tuple[int, int] | None = None) -> None:
-    """Draw one CTA's spans, or the part in the clocks of `window`, with matplotlib, to a .svg, .png or .pdf."""
+    """Draw one CTA's spans, or the clocks of `window`, with matplotlib, to a .svg, .png or .pdf."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,12 +1,5 @@
-"""Which warp runs next, for how long, and when asynchronous operations happen: a policy and a seed decide.
-
-round_robin   the warp that waited longest runs until it must wait; operations happen as they are issued. Seeds
-              change only the poison in fresh registers.
-random        any warp runs, for a random number of instructions; operations happen at random later times, in any
-              order that PTX leaves open; a `try_wait` gives up early now and then.
-adversarial   one unit (a role, a CTA of the cluster, a warp) runs only when no other warp can, and operations
-              happen as early or as late as PTX allows, all of them, or loads and the rest apart. A seed is a pair
-              of a starved unit and a time: `Adversary.pairs` seeds see all.
+"""Which warp runs next, for how long, and when asynchronous operations happen: a policy and a seed decide
+(docs/emulator.md, "What a schedule is").
 
 Late means when nothing else can run: PTX orders an operation only by what waits for it, so no program can notice later.
 Operations that must follow one another (wgmma of one warpgroup, a bulk store's read and write) do.

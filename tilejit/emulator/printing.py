@@ -1,5 +1,5 @@
-"""Functions of the driver that kernels call (CUDA C++ Programming Guide, "Formatted Output" and "Assertion"): vprintf
-prints at once, lane after lane; __assertfail ends the launch with the assertion's text."""
+"""What the driver gives kernels (CUDA C++ Programming Guide, "Formatted Output" and "Assertion"): vprintf prints at
+once, lane after lane; __assertfail ends the launch."""
 from __future__ import annotations
 
 import re
@@ -18,7 +18,7 @@ _CODES = {(False, True): "i", (False, False): "I", (True, True): "q", (True, Fal
 @executes("call")
 def _assertfail(c: Cluster, s: Site, e: External) -> None:
     """As the driver says it, `file.py:7: kernel: block: [0,0,0], thread: [3,0,0] Assertion `positive` failed.`, without
-    the block, which every finding names."""
+    the block."""
     lane = next(iter(lanes_of(s.mask)))
     message, file, line, function, _ = (c.value(s.warp, r, lane) for r in e.operands)
     said, at, name = (_text(c, s, address) for address in (message, file, function))

@@ -1,8 +1,5 @@
-"""A loaded program and its launches: grids of clusters.
-
-Clusters run in order of their index. When one only spins (on global memory that another CTA must write), the next is
-admitted beside it, as many as a GPU would hold.
-"""
+"""A loaded program and its launches: clusters in order of their index. When one only spins (on global memory that
+another CTA must write), the next is admitted beside it, as many as a GPU would hold."""
 from __future__ import annotations
 
 import random
@@ -41,10 +38,8 @@ TURNS = 4000
 
 
 class Program:
-    """PTX text, parsed and decoded; `entry` names the kernel if there are several.
-
-    Raises EmulatorError, naming line and instruction, for text that is not supported.
-    """
+    """`entry` names the kernel if there are several. Raises EmulatorError, naming line and instruction, for text that
+    is not supported."""
 
     def __init__(self, ptx_text: str, entry: str | None = None):
         cache.load_machine()
@@ -76,8 +71,7 @@ class Program:
         return next((name for name, first, last in self.roles if first <= warp <= last), "")
 
     def operand_registers(self, pc: int, ext: External) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Indices of registers that an instruction carried out by Python reads, writes, and both; without a wgmma's
-        accumulator."""
+        """Indices of registers that an External reads, writes, and both; without a wgmma's accumulator."""
         if pc not in self._operands:
             reads: list[int] = []
             writes: list[int] = []
@@ -118,8 +112,8 @@ class Program:
 
         `params` are the little-endian bytes of every .param (a pointer is the array's host address), `memory` the
         arrays that may be touched, `shared_bytes` the dynamic shared memory a CTA. Broken rules end up in
-        `Report.findings`; arguments that do not fit raise EmulatorError. `listener` (one or several, such as
-        `Sanitizer()`) adds its findings. `progress(done, total)` is called after every cluster.
+        `Report.findings`; arguments that do not fit raise EmulatorError. `listener`: one or several. `progress(done,
+        total)` is called after every cluster.
         """
         return Launch(self, _three(grid), block, params, shared_bytes, _three(cluster), memory, policy, seed,
                       fan_out(listener)).run(progress)
@@ -220,8 +214,8 @@ class Launch:
         return (1 << min(left, 32)) - 1
 
     def fill_specials(self, c: Cluster) -> None:
-        """Special registers of every warp, and addresses of its CTA's shared memory, with the CTA's rank above the
-        offset (ptxas adds SR_CgaCtaId << 24 to the address of every shared variable)."""
+        """Special registers, and the addresses of shared memory, with the CTA's rank above the offset (ptxas adds
+        SR_CgaCtaId << 24 to the address of every shared variable)."""
         ranks = np.arange(c.warps)[:, None] // self.warps
         for reg, offset in self.program.decoded.own.items():
             c.regs[:, reg] = offset + (ranks << k.RANK_SHIFT)

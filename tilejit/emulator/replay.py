@@ -1,11 +1,11 @@
-"""The timeline's logical clock: replays recorded actions as a discrete-event simulation.
+"""The timeline's logical clock: replays recorded actions as a discrete-event simulation (docs/emulator.md, "Seeing a
+pipeline").
 
 Every warp has its own clock. Instructions cost a fixed number of clocks; copies pass one after another through their
 CTA's TMA unit, products through its tensor cores, as long as their sizes say; a wait ends with the last arrival or
-transaction it waits for. All CTAs start at clock 0.
+transaction it waits for.
 
-**The clock is an illustration, not a measurement**: it shows what waits for what and which unit could be busy, and
-knows nothing of instruction latencies, caches, DRAM, CTAs on the same multiprocessor, bank conflicts or clock rates.
+**The clock is an illustration, not a measurement.**
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilejit.emulator.timeline import Arrive, Drain, Gate, Op, Ran, Recorder, St
 
 @dataclass(frozen=True)
 class Rates:
-    """Costs in clocks. The tensor core's rate is Hopper's peak: 4096 flops a clock and multiprocessor at 16 bits, so a
+    """In clocks. The tensor core's rate is Hopper's peak: 4096 flops a clock and multiprocessor at 16 bits, so a
     m64nNk16 takes N/2 clocks; half of it for 32-bit operands, twice for 8-bit ones."""
 
     instruction: int = 2             # clocks a warp takes for an instruction

@@ -1,7 +1,7 @@
 """Tensor maps: the emulator's own encoder of what `cuTensorMapEncodeTiled` encodes, and its reader.
 
 The driver's format is opaque; this one is a magic word, then the arguments. The checks are the driver's (CUDA driver
-API, cuTensorMapEncodeTiled).
+API).
 """
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class TensorMap:
 
 
 def blank() -> TensorMap:
-    """What 128 zero bytes are, of which a program may make a map: sizes are kept less one."""
+    """What 128 zero bytes are: sizes are kept less one."""
     return TensorMap(0, _DEVICE_TYPES[0], (1,), (), (1,), (1,), 0, "zero")
 
 
 def unpack(data: bytes) -> TensorMap:
-    """Raises EmulatorError if the bytes are no map. The innermost element stride is ignored, as by the hardware (CUDA
-    driver API, cuTensorMapEncodeTiled, elementStrides)."""
+    """Raises EmulatorError if the bytes are no map. The innermost element stride is ignored (CUDA driver API,
+    elementStrides)."""
     fields = struct.unpack_from(_FORMAT, data)
     if fields[0] != MAGIC:
         raise EmulatorError("the bytes are not a tensor map of encode_tensor_map")

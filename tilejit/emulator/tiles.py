@@ -60,8 +60,8 @@ def tensor_map_at(c: Cluster, s: Site, address: int) -> TensorMap:
 
 
 def _fetched(c: Cluster, s: Site, address: int) -> bytes:
-    """A map in global memory as its multiprocessor fetched it first, until a fence.proxy.tensormap::generic.acquire of
-    the address by the CTA (PTX ISA, membar / fence)."""
+    """A map in global memory as first fetched, until a fence.proxy.tensormap::generic.acquire of the address by the CTA
+    (PTX ISA, membar / fence)."""
     cta = s.warp // c.warps_per_cta
     now = c.global_bytes(s, address, 128).tobytes()
     known = c.fetched_maps.setdefault((cta, address), now)
@@ -80,7 +80,7 @@ def nearest_tf32(bits: np.ndarray) -> np.ndarray:
 
 
 class Tile:
-    """The part of a tensor that one box covers: where it lies in global memory and in the box.
+    """Where the part of a tensor that one box covers lies in global memory and in the box.
 
     Of a tile that is written (`write`), rows that the tensor ends within 16 bytes go to that unit's end, as the
     hardware does; `beside` is how many bytes of a row that are.

@@ -1,7 +1,4 @@
-"""Records what a timeline is made of: what each warp did in order, and the asynchronous operations it started.
-
-Warps run one after another here, so the order of events tells dependences, not time: `Recorder` keeps, warp by warp,
-the actions below, and `replay.py` gives them times.
+"""Records what each warp did in order, and the asynchronous operations it started; `replay.py` gives times.
 
   Ran(instructions, pc)      instructions
   Start(op)                  an asynchronous operation starts

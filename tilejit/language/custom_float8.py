@@ -20,8 +20,8 @@ def widened(b: Any, x: tensor) -> tensor:
 
 
 def narrowed(b: Any, x: tensor) -> tensor:
-    """Truncated to fp16, saturated at 1.75 (NaN too), then rounded to nearest, ties away from zero, as Triton converts.
-    """
+    """Truncated to fp16, saturated at 1.75 (NaN too), then rounded to nearest, ties away from zero, as Triton
+    converts."""
     assert isinstance(x.elem, DType)
     bits = Term(b, sem.cast(b, x, fp16, "rtz" if x.elem.bits > 16 else None)).bits(uint16)
     size = (bits & 0x7FFF).op("minimum", 0x3F00, nan=False)

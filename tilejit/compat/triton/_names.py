@@ -32,8 +32,8 @@ class Missing:
 
 
 def find(module: str, name: str, *first: str) -> Any:
-    """What `name` is in tilejit; the modules `first` are asked before others. Raises AttributeError, as `module` would.
-    """
+    """What `name` is in tilejit; the modules `first` are asked before others. Raises AttributeError, as `module`
+    would."""
     if not name.startswith("__"):
         wanted = _RENAMED.get(name, name)
         for place in (*first, *_PLACES):

@@ -1,4 +1,4 @@
-"""Barriers: what arrivals publish, what waits learn; the life of mbarriers; transaction bytes."""
+"""Barriers: what arrivals publish, what waits learn; mbarriers' lives and bytes."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ from tilejit.emulator.sanitizer.world import World
 
 @dataclass
 class Barrier:
-    """One mbarrier: its init, and whether fence.mbarrier_init followed; what is published (`open`, arrivals of earlier
-    phases too) and what a wait on the last completed phase learns (`done`)."""
+    """`fenced`: fence.mbarrier_init followed the init; `open`: what is published (arrivals of earlier phases too);
+    `done`: what a wait on the last completed phase learns."""
 
     name: str
     init: Access
@@ -131,7 +131,7 @@ class Barriers:
                       "the barrier counts", pc, (agent,), name)
 
     def op_bits(self, cta: int, offset: int, bits: int) -> None:
-        """Parts of operations are done, and the barrier tells of it (and of nothing else)."""
+        """Parts of operations are done, of which the barrier tells (and of nothing else)."""
         b = self.mbarriers.get((cta, offset))
         if b is not None:
             b.open = b.open.with_ops(bits)
@@ -177,5 +177,5 @@ class Barriers:
 
 
 def multicast_bits(op: Op, cta: int) -> int:
-    """What a complete_tx on a barrier of `cta` tells: of a multicast only the part that went to this CTA."""
+    """What a complete_tx on a barrier of `cta` tells: of a multicast only the part for this CTA."""
     return op.write_bits[cta] if len(op.write_bits) > 1 and cta in op.write_bits else op.all_bits()

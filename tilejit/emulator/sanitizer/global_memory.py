@@ -1,7 +1,6 @@
 """Global memory: what one CTA writes and another one writes or reads with nothing that orders them.
 
-Only the last write of a byte is kept, so a read and a later write of another CTA are not compared: what races in the
-order of CTA indices is found.
+Only the last write of a byte is kept: what races in the order of CTA indices is found.
 """
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ IN_FLIGHT = 1 << 62
 
 @dataclass(eq=False)
 class Touch:
-    """An access of a CTA, at one of its ticks: by an instruction, or by an operation (`op`)."""
+    """By an instruction at one of the CTA's ticks, or by an operation (`op`)."""
 
     agent: WarpId
     pc: int

@@ -42,7 +42,7 @@ class Registers:
 
     def issue(self, op: Op, accumulator: list[int], a: list[int]) -> None:
         """A wgmma may follow another one on the very same accumulator; other overlaps with one in flight need its wait
-        first (PTX ISA, wgmma.mma_async)."""
+        (PTX ISA, wgmma.mma_async)."""
         flying = self.flying.setdefault(op.agent, {})
         for earlier_accumulator, earlier_a in flying.values():
             clash = set(a) & set(earlier_accumulator) | set(accumulator) & set(earlier_a)

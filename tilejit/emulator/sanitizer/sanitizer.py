@@ -32,8 +32,8 @@ class Sanitizer(Listener):
     """Checks one launch after another; `findings` are those of the last one.
 
     wgmma_after_fence: a wgmma counts from its warps' last wgmma.fence, since PTX does not order it after other earlier
-    instructions; False takes the instruction itself. fence_reads: a generic read, too, must be fenced before an
-    asynchronous write to the same bytes.
+    instructions; else from the instruction. fence_reads: a generic read, too, must be fenced before an asynchronous
+    write to the same bytes.
     """
 
     def __init__(self, wgmma_after_fence: bool = True, fence_reads: bool = False) -> None:

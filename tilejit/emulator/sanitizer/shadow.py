@@ -1,7 +1,7 @@
 """Shadow of one CTA's shared memory: for every byte who wrote it last and who has read it since.
 
-Bytes hold numbers of the last writing access and of a set of reading accesses, interned: an instruction costs a few
-array operations and one check per distinct number.
+Bytes hold numbers of the last writing access and of an interned set of reading ones: an instruction costs a few array
+operations and one check per distinct number.
 """
 from __future__ import annotations
 

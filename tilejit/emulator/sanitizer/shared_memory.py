@@ -1,8 +1,8 @@
 """Races on shared memory: every access against the last write and the reads since, whichever schedule ran.
 
 Two accesses conflict when one of them writes, unless both are strong. The later one's agent must know of the other when
-it starts; if a generic one comes before TMA or wgmma, a proxy fence must lie between. Reads need no fence, but a wait:
-a bulk copy overtakes what its own warp has just read (loads stand in a queue, for which `bar.warp.sync` does not wait).
+it starts; between a generic one and TMA or wgmma must lie a proxy fence, or, after a read, a wait: a bulk copy
+overtakes what its own warp has just read (loads stand in a queue, for which `bar.warp.sync` does not wait).
 """
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class SharedMemory:
         self.reporter.add(kind, f"{where}: {told}", second.pc, (second.agent, first.agent), where, first.pc)
 
     def _overtaken(self, world: World, earlier: Access, now: Access) -> bool:
-        """Whether an asynchronous write comes behind a read of its issuer, which has waited for nothing in between."""
+        """Whether an asynchronous write comes behind a read of its issuer with no wait in between."""
         return now.op is not None and now.async_proxy and earlier.op is None and not earlier.writes and \
             earlier.slot == world.slot(now.agent) and earlier.tick > now.op.waited
 

@@ -2,8 +2,8 @@
 
 They never race with each other. What one releases at an address, a later one that acquires from it learns: warps of a
 cluster by their clocks, CTAs of a launch by a coarser clock in which a CTA is one agent. Relaxed ones do so together
-with fences (PTX ISA, memory consistency model, release and acquire patterns). Scopes are not modelled, but that
-arrivals on mbarriers of other CTAs, and waits, reach no further than a CTA: they are relaxed.
+with fences (PTX ISA, memory consistency model, release and acquire patterns). Scopes are not modelled, but arrivals on
+mbarriers of other CTAs, and waits, are relaxed.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Tensor maps that a kernel writes: generic writes that TMA reads through the tensormap proxy.
 
 Between a write and a copy through the map lie a release by the writing warp (fence.proxy.tensormap::generic.release, or
-tensormap.cp_fenceproxy), and then an acquire of the map's address by the copy's CTA (PTX ISA, membar / fence, proxies),
-as it happens in the run. Who writes a map again knows that the copies through it are done.
+tensormap.cp_fenceproxy), then an acquire of the map's address by the copy's CTA (PTX ISA, membar / fence, proxies). Who
+writes a map again knows that the copies through it are done.
 """
 from __future__ import annotations
 

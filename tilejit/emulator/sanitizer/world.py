@@ -1,4 +1,4 @@
-"""What the sanitizer knows of one running cluster: the clocks of its warps, its operations, its accesses."""
+"""What the sanitizer knows of one cluster: the clocks of its warps, its operations, its accesses."""
 from __future__ import annotations
 
 from functools import reduce
@@ -126,8 +126,8 @@ class World:
         return access.op.clock if access.op is not None else self.clocks[access.slot]
 
     def with_reader(self, number: int, reader: Access, clock: Clock) -> int:
-        """The set `number` and a reader. Who knows of the new reader's end knows of the earlier ones that it knew of,
-        so these need not be kept; an operation that completes on an mbarrier tells only of itself."""
+        """The set `number` and a reader. Who knows of its end knows of the earlier ones that it knew of: these need not
+        be kept; an operation that completes on an mbarrier tells only of itself."""
         members = self.sets.members[number]
         if reader.number in members:
             return number

@@ -1,7 +1,4 @@
-"""Numbers shared by the decoder and the virtual machine: row fields, operation codes, state slots.
-
-An instruction is one row of `WIDTH` int64 fields; registers are indices into the warp's register file.
-"""
+"""Numbers shared by the decoder and the virtual machine. An instruction is one row of `WIDTH` int64 fields."""
 from __future__ import annotations
 
 # -- fields of a row

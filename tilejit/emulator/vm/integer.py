@@ -1,4 +1,4 @@
-"""Integer, logic and selection instructions on one lane (PTX ISA, chapters on integer and logic)."""
+"""Integer, logic and selection instructions on one lane."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,10 +1,8 @@
-"""The interpreter loop: runs one warp until it must wait, exits, faults or meets an instruction that Python carries
-out.
+"""The interpreter loop: runs one warp until it must wait, exits, faults or meets what Python carries out.
 
-Divergence: a warp is a tree of *splits*, groups of lanes with one pc. A branch that divides a split leaves it waiting
-at the immediate post-dominator while children run both sides; without a ready child it is ready again with the lanes
-that arrived. Any ready split may run, so a side that waits for the other does not deadlock (independent thread
-scheduling).
+A warp is a tree of *splits*, groups of lanes with one pc. A branch that divides a split leaves it waiting at the
+immediate post-dominator while children run both sides; without a ready child it is ready again with the lanes that
+arrived. Any ready split may run, so a side that waits for the other does not deadlock (independent thread scheduling).
 """
 from __future__ import annotations
 
@@ -153,7 +151,7 @@ def touch(st, states, warp: int, pc: int, reg: int, write: bool) -> None:
 
 @njit
 def leave(st, sp, split: int, pc: int, mask: int) -> None:
-    """Save where a split is, for Python to look at and to come back to."""
+    """Save where a split is, for Python and to come back to."""
     sp[split, k.SP_PC] = pc
     st[k.ST_SPLIT] = split
     st[k.ST_MASK] = mask

@@ -1,4 +1,4 @@
-"""Instructions across the lanes of a warp: shuffles, votes, matches, reductions, predicates, carry chains."""
+"""Instructions across the lanes of a warp."""
 from __future__ import annotations
 
 import numpy as np

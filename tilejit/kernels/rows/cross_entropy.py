@@ -75,8 +75,8 @@ def target_of(target, row, inside, weight, ignore, columns):
 
 @tilejit.kernel
 def picked_of(x, t, kept, columns, cap):
-    """The targets' logits, capped; x where their rows begin. 0 where a row does not count, or its target is no column.
-    """
+    """The targets' logits, capped; x where their rows begin. 0 where a row does not count, or its target is no
+    column."""
     inside = kept & (t >= 0) & (t < columns)
     return tl.where(inside, capped(x, t, cap, inside), 0.0)
 

@@ -191,8 +191,8 @@ def add_layernorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total
 def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, grad: Array, x: Array,
                     weight: Array | None, bias: Array | None, eps: float, offset: float, centred: bool,
                     more: Array | None = None, stats: Array | None = None) -> None:
-    """The walk over the rows and the sums over its programs; where rows are long, a program a row, and sums of columns.
-    """
+    """The walk over the rows and the sums over its programs; where rows are long, a program a row, and sums of
+    columns."""
     same(what, x, grad, "grad")
     m, g, o = matrix(what, x), matrix(what, grad, "grad"), result(what, dx, "dx")
     p = Matrix(None, 0, 0, 0) if more is None else matrix(what, more, "the total's gradient")

@@ -144,8 +144,8 @@ def scale_all_(grads: list[Array], factor: Array) -> None:
 
 
 def clip_grad_norm_(grads: list[Array], max_norm: float) -> Any:
-    """Scale a list of gradients in place so that their 2-norm is at most max_norm; returns what it was, on the device.
-    """
+    """Scale a list of gradients in place so that their 2-norm is at most max_norm; returns what it was, on the
+    device."""
     norm, factor = clip_factor(grads, max_norm)
     scale_all_(grads, factor)
     return norm
