@@ -1,8 +1,7 @@
 """What may be an argument: torch tensors, anything with `__cuda_array_interface__` or DLPack, our own arrays, and
 objects that have but `data_ptr()` and `dtype`.
 
-`describe` turns any of them into an `ArrayInfo`; torch is found in `sys.modules`, never imported. numpy dtypes
-of bf16 and fp8 come from ml_dtypes.
+`describe` turns any of them into an `ArrayInfo`. torch is found in `sys.modules`, never imported.
 """
 from __future__ import annotations
 
@@ -33,11 +32,11 @@ HOST = -1
 
 
 class StandIn(TypeError):
-    """A torch tensor that stands for others: torch is tracing the program."""
+    """A torch tensor that stands for others: torch is tracing."""
 
 
 class _StandInKey:
-    """What a descriptor of such a tensor is specialised by: looking a launch up raises StandIn."""
+    """The key of a descriptor of such a tensor: looking a launch up raises StandIn."""
 
     def __hash__(self) -> int:
         raise StandIn
@@ -48,7 +47,8 @@ STAND_IN = _StandInKey()
 
 class ArrayInfo(NamedTuple):
     """Address, element type, sizes and strides (elements) of an array, its GPU's index (HOST: host memory); `spare`:
-    what lies behind its rows, up to a multiple of 16 bytes, may be overwritten."""
+    what lies behind its rows, up to a multiple of 16 bytes, may be overwritten.
+    """
 
     address: int
     dtype: DType
@@ -59,11 +59,10 @@ class ArrayInfo(NamedTuple):
 
     @property
     def on_gpu(self) -> bool:
-        """True for device memory."""
         return self.device != HOST
 
     def span(self) -> tuple[int, int]:
-        """First byte and one past the last byte that the elements occupy."""
+        """First byte and one past the last of the elements."""
         if 0 in self.shape:
             return self.address, self.address
         steps = [(n - 1) * s * self.dtype.bytes for n, s in zip(self.shape, self.strides)]
@@ -77,7 +76,6 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _torch_dtype(dtype: Any) -> DType:
-    """Our dtype for a torch dtype. Raises LaunchError if there is none."""
     name = str(dtype).removeprefix("torch.")
     if name not in _TORCH:
         raise LaunchError(f"{dtype} arrays are not supported")
@@ -88,15 +86,16 @@ torch_dtype = lru_cache(maxsize=64)(_torch_dtype)
 
 
 def stand_in(kind: type) -> bool:
-    """Whether a type of torch tensors stands for others: fake and functional tensors, and subclasses that dispatch."""
+    """Whether torch tensors of a type stand for others: fake and functional ones, and subclasses that dispatch."""
     torch = sys.modules["torch"]
     return bool(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)  # type: ignore[attr-defined]
 
 
 def same_as(*tensors: Any, sizes: bool = True) -> Callable[..., bool]:
-    """torch's own test for as many tensors, all of them different objects, of these tensors' types, dtypes, devices and
-    ranks, with `sizes` also of their sizes and strides: one call instead of many. It may say no to such tensors, as it
-    asks for equal dispatch and wishes for gradients, too. Where torch has none, a test that says no."""
+    """torch's own test for as many distinct tensors of these types, dtypes, devices and ranks, with `sizes` also sizes
+    and strides. It may say no to such tensors (it also asks for equal dispatch and gradients), and always does where
+    torch has none.
+    """
     guards = getattr(getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None), "TensorGuards", None)
     if guards is None:
         return lambda *others: False
@@ -106,13 +105,14 @@ def same_as(*tensors: Any, sizes: bool = True) -> Callable[..., bool]:
 
 
 def is_address(x: Any) -> bool:
-    """Whether an array is but an address with an element type: where its memory ends is not known."""
+    """Whether an array is but an address with an element type."""
     return _describers[type(x)] is _of_pointer
 
 
 def extent(x: Any, info: ArrayInfo) -> tuple[int, int]:
-    """First byte and one past the last of the memory that a kernel may reach through an array: that of a torch tensor's
-    storage, which views share, or of the elements."""
+    """First byte and one past the last that a kernel may reach through an array: of a torch tensor's storage, or of the
+    elements.
+    """
     if not is_torch(x):
         return info.span()
     storage = x.untyped_storage()
@@ -120,23 +120,22 @@ def extent(x: Any, info: ArrayInfo) -> tuple[int, int]:
 
 
 def stands_in(*arguments: Any) -> bool:
-    """Whether one of the arguments is a torch tensor that stands for another."""
     torch = sys.modules.get("torch")
     return torch is not None and any(isinstance(x, torch.Tensor) and stand_in(type(x))
                                      or getattr(x, "signature", None) is STAND_IN for x in arguments)
 
 
 def tracing() -> bool:
-    """Whether torch's compiler is following this very code (never true when it is run).
+    """Whether torch's compiler is following this code (never true when it is run).
 
-    Once a torch tensor was met this name stands for torch's own function: ask as `arrays.tracing()`."""
+    Once a torch tensor was met this name stands for torch's function: ask as `arrays.tracing()`.
+    """
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 def traced_as(other: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Mark a function that torch's compiler follows `other` in its place: what is called so often that asking
-    `tracing()` costs too much. (torch.jit's functions are marked so.)"""
+    """Mark a function in whose place torch's compiler follows `other`, where asking `tracing()` costs too much."""
     def mark(fn: Callable[..., Any]) -> Any:
         fn._torchdynamo_inline = other  # type: ignore[attr-defined]
         return fn
@@ -145,14 +144,12 @@ def traced_as(other: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
 
 
 def is_torch(x: Any) -> bool:
-    """True for a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 @lru_cache(maxsize=1)
 def _numpy_dtypes() -> dict[Any, str]:
-    """numpy dtype -> tilejit dtype name."""
     import ml_dtypes
 
     names: dict[Any, str] = {
@@ -164,12 +161,11 @@ def _numpy_dtypes() -> dict[Any, str]:
 
 
 def numpy_dtype(dtype: DType) -> np.dtype:
-    """The numpy (or ml_dtypes) dtype of a tilejit dtype."""
     return next(k for k, v in _numpy_dtypes().items() if v == dtype.name)
 
 
 def from_numpy_dtype(dtype: Any) -> DType:
-    """Our dtype for a numpy dtype. Raises LaunchError if there is none."""
+    """Raises LaunchError if we have none."""
     name = _numpy_dtypes().get(np.dtype(dtype))
     if name is None:
         raise LaunchError(f"numpy dtype {dtype} is not supported")
@@ -177,7 +173,7 @@ def from_numpy_dtype(dtype: Any) -> DType:
 
 
 def as_dtype(x: Any) -> DType:
-    """Our dtype for any spelling of one: ours, its name, a torch or a numpy dtype. Raises LaunchError."""
+    """Our dtype for ours, its name, a torch or a numpy dtype. Raises LaunchError."""
     if isinstance(x, DType):
         return x
     if isinstance(x, str) and x in DTYPES:
@@ -191,18 +187,17 @@ def as_dtype(x: Any) -> DType:
 
 
 def is_torch_dtype(x: Any) -> bool:
-    """True for a torch dtype, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.dtype)
 
 
 def describe(x: Any) -> ArrayInfo | None:
-    """Facts of an array argument, or None if x is no array. Raises LaunchError for a dtype that we lack."""
+    """Facts of an array argument, or None for others. Raises LaunchError for a dtype that we lack."""
     return _describers[type(x)](x)
 
 
 class _Describers(dict[type, Callable[[Any], "ArrayInfo | None"]]):
-    """type of an argument -> what describes it; asked for several arrays in every call of a library function."""
+    """type of an argument -> what describes it."""
 
     def __missing__(self, kind: type) -> Callable[[Any], ArrayInfo | None]:
         torch = sys.modules.get("torch")
@@ -228,7 +223,7 @@ _describers = _Describers()
 
 
 def describe_as(kind: type, describer: Callable[[Any], ArrayInfo]) -> None:
-    """Objects of a type are arrays from now on, with the facts that `describer` gives."""
+    """Objects of a type are arrays from now on, described by `describer`."""
     _describers[kind] = describer
 
 
@@ -254,13 +249,12 @@ def _of_numpy(x: np.ndarray) -> ArrayInfo:
 
 
 def _of_cupy(x: Any) -> ArrayInfo:
-    """Launches go to cupy's current stream (`driver.stream_getter`), so that nothing has to be waited for."""
+    """Launches go to cupy's current stream: nothing has to be waited for."""
     return ArrayInfo(x.data.ptr, from_numpy_dtype(x.dtype), x.shape, tuple(s // x.itemsize for s in x.strides),
                      x.device.id)
 
 
 def _of_protocol(x: Any) -> ArrayInfo | None:
-    """Anything with one of the two protocols of array libraries."""
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
         return _from_interface(interface)
@@ -270,7 +264,7 @@ def _of_protocol(x: Any) -> ArrayInfo | None:
 
 
 def _of_pointer(x: Any) -> ArrayInfo:
-    """An address with an element type: one element, of the memory that it lies in."""
+    """One element, of the memory that it lies in."""
     from tilejit.runtime import driver
     from tilejit.runtime.target import default_target
 
@@ -279,7 +273,7 @@ def _of_pointer(x: Any) -> ArrayInfo:
 
 
 def _from_interface(interface: dict[str, Any]) -> ArrayInfo:
-    """CUDA array interface v2/v3; work queued on the producer's stream is waited for."""
+    """CUDA array interface v2/v3; waits for work queued on the producer's stream."""
     from tilejit.runtime import driver
 
     dtype = from_numpy_dtype(interface["typestr"])
@@ -293,7 +287,7 @@ def _from_interface(interface: dict[str, Any]) -> ArrayInfo:
 
 
 class _DLTensor(ctypes.Structure):
-    """dlpack.h, DLTensor: the head of the DLManagedTensor that a capsule named `dltensor` points to."""
+    """dlpack.h, DLTensor: the head of what a capsule named `dltensor` points to."""
 
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
                 ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
@@ -325,8 +319,8 @@ def _from_dlpack(x: Any) -> ArrayInfo:
 class DeviceArray:
     """A row-major array in GPU memory, or, where kernels run on the CPU, in host memory; freed with the object.
 
-    Made by `to_device`, `empty` and `zeros`. `address` is that of its first element, `strides` count elements,
-    `device` is the GPU's index (-1: host memory)."""
+    Made by `to_device`, `empty` and `zeros`. `strides` count elements, `device` is the GPU's index (-1: host memory).
+    """
 
     __slots__ = ("shape", "dtype", "strides", "nbytes", "address", "device", "signature", "_owner", "_host",
                  "_borrowed", "__weakref__")
@@ -355,8 +349,7 @@ class DeviceArray:
 
     @classmethod
     def borrow(cls, address: int, shape: tuple[int, ...], dtype: DType, device: int) -> DeviceArray:
-        """A row-major array in memory that somebody else owns, on a GPU or (device -1) in host memory, and that stays
-        as long as the array is used."""
+        """A row-major array in memory of somebody else, on a GPU or (device -1) the host, that outlives the array."""
         made = cls.__new__(cls)
         made.address, made.shape, made.dtype, made.device = address, shape, dtype, device
         made.strides, made.nbytes = contiguous_strides(shape), prod(shape) * dtype.bytes
@@ -388,7 +381,6 @@ class DeviceArray:
                 "version": 3, "strides": None}
 
     def data_ptr(self) -> int:
-        """The address of the first element."""
         return self.address
 
     def numpy(self) -> np.ndarray:
@@ -401,7 +393,7 @@ class DeviceArray:
         return out
 
     def copy_from(self, x: np.ndarray) -> DeviceArray:
-        """Overwrite the array with a host array of its shape; returns the array."""
+        """Overwrite with a host array of the same shape; returns the array."""
         host = np.asarray(x, numpy_dtype(self.dtype), order="C")
         if host.shape != self.shape:
             raise LaunchError(f"copy_from: expected shape {self.shape}, found {host.shape}")
@@ -413,18 +405,17 @@ class DeviceArray:
 
 
 def to_device(x: Any, dtype: Any = None) -> DeviceArray:
-    """A copy of a numpy array (or what numpy makes of x) where kernels run; `dtype` converts it first."""
+    """A copy of a numpy array (or what numpy makes of x) where kernels run, converted to `dtype`."""
     host = np.asarray(x)
     return DeviceArray(host.shape, as_dtype(host.dtype if dtype is None else dtype)).copy_from(host)
 
 
 def empty(shape: Any, dtype: Any) -> DeviceArray:
-    """An uninitialised array; `shape` is an integer or a tuple, `dtype` ours, its name, or numpy's or torch's."""
+    """An uninitialised array; `dtype` is ours, its name, or numpy's or torch's."""
     return DeviceArray((shape,) if isinstance(shape, int) else tuple(shape), as_dtype(dtype))
 
 
 def zeros(shape: Any, dtype: Any) -> DeviceArray:
-    """An array of zeros."""
     out = empty(shape, dtype)
     if out._host is not None:
         out._host.view(np.uint8)[...] = 0
@@ -434,7 +425,7 @@ def zeros(shape: Any, dtype: Any) -> DeviceArray:
 
 
 def array_info(x: Any) -> ArrayInfo:
-    """Facts of an array. Raises LaunchError for anything that is none."""
+    """As `describe`. Raises LaunchError for no array."""
     if tracing():
         return _of_traced(x)
     info = describe(x)
@@ -444,12 +435,11 @@ def array_info(x: Any) -> ArrayInfo:
 
 
 def to_torch_dtype(dtype: DType) -> Any:
-    """torch's dtype for ours."""
     return getattr(sys.modules["torch"], next(k for k, v in _TORCH.items() if v == dtype.name))
 
 
 def empty_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) -> Any:
-    """An uninitialised row-major array of the kind of x (torch, numpy or ours), of another shape or dtype."""
+    """An uninitialised row-major array of the kind of x (torch, numpy or ours)."""
     if is_torch(x):
         return _torch_new(x, "empty", shape, dtype)
     info = array_info(x)
@@ -460,7 +450,6 @@ def empty_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) 
 
 
 def zeros_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) -> Any:
-    """An array of zeros as `empty_like` makes one."""
     if is_torch(x):
         return _torch_new(x, "zeros", shape, dtype)
     if not tracing() and HOOKS.recorders and (recorder := HOOKS.recorder()) is not None:
@@ -473,7 +462,7 @@ def zeros_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) 
 
 
 def _torch_new(x: Any, how: str, shape: tuple[int, ...] | None, dtype: Any) -> Any:
-    """A new tensor by torch's function `how`; a recording of this call is told of it."""
+    """A new tensor by torch's function `how`, which a recording is told of."""
     out = getattr(sys.modules["torch"], how)(x.shape if shape is None else shape, device=x.device,
                                              dtype=x.dtype if dtype is None else to_torch_dtype(as_dtype(dtype)))
     if not tracing() and HOOKS.recorders and (recorder := HOOKS.recorder()) is not None:

@@ -14,8 +14,7 @@ _STAGES: dict[str, Callable[[CompiledKernel], Any]] = {
 
 
 class Asm(Mapping[str, Any]):
-    """The stages of a compilation, made when they are asked for. `ttir` is tile IR with layouts, `ttgir` the scheduled
-    one; there is no LLVM, so `llir` is the PTX."""
+    """The stages, made on demand. `ttir` is tile IR with layouts, `ttgir` the scheduled one, `llir` the PTX."""
 
     def __init__(self, compiled: CompiledKernel):
         self.compiled = compiled

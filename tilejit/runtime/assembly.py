@@ -12,7 +12,6 @@ from tilejit.ir.types import DType, Ptr, elem_of, int32, uint64
 
 
 def run_assembly(op: Op, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The results of an `inline_asm` op on arrays of one shape, element by element."""
     from tilejit import passes
     from tilejit.emulator import Program
     from tilejit.ptx.emit import emit

@@ -1,9 +1,7 @@
-"""Bound launches (`Kernel.bind`): a launch that is repeated with the arguments that it had.
+"""Bound launches (`Kernel.bind`): a launch that is repeated with its arguments.
 
-A kernel launched so is a CUDA graph of one node, whose launch is less work for the driver than a kernel's
-(`benchmarks/gpu_smoke.py --only launch` prints both). It goes the kernel's way where a graph cannot: while a stream is
-being captured, and for kernels that are launched as dependents of the one ahead, whose set-up a graph would not overlap
-with that one's end.
+It is a CUDA graph of one node, which is less work for the driver than a kernel's launch; but a kernel's launch while a
+stream is being captured, and for dependents of the kernel ahead, whose set-up a graph would not overlap.
 """
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ Grid = tuple[int, int, int]
 
 def repeated(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[[int], int], fixed: int | None,
              keep: tuple) -> Callable[[], None]:
-    """A function that launches a kernel with the parameters at address `params`, on the stream `fixed`, or else the one
-    that `current` gives for the GPU. Calls from several threads take turns. `keep` lives as long as the function."""
+    """A function that launches with the parameters at address `params`, on the stream `fixed`, or what `current` gives
+    for the GPU. Threads take turns. `keep` lives as long as the function.
+    """
     device = loaded.device
     if loaded.pdl:
         return _launching(loaded, grid, params, current, fixed, keep)
@@ -50,7 +49,6 @@ def repeated(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[[i
 
 def _launching(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[[int], int], fixed: int | None,
                keep: tuple) -> Callable[[], None]:
-    """The same by launches of the kernel."""
     device, call, done, function, index = (loaded.device, loaded.call, loaded.success, loaded.function,
                                            loaded.device.index)
     last: tuple[Any, Any] = (None, None)
@@ -72,8 +70,7 @@ def _launching(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[
 
 
 def _graph(loaded: LoadedKernel, grid: Grid, params: int) -> Any:
-    """A graph of one kernel, ready to be launched: what a stream of its own captures of a launch. The driver copies the
-    parameters."""
+    """A graph of one kernel: a captured launch. The driver copies the parameters."""
     api, doing = driver.api(), f"making a graph of {loaded.name}"
     stream = check(api.cuStreamCreate(api.CUstream_flags.CU_STREAM_NON_BLOCKING), doing)
     try:

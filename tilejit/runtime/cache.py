@@ -1,9 +1,8 @@
 """The disk cache of compiled kernels: one file per entry, written atomically, checked on every read.
 
-A file is one JSON header line (the full key, sizes, a checksum, metadata, resources, report), then the PTX,
-then the cubin. Nothing is unpickled. A file that does not check out is deleted and counts as a miss. Locks only save
-work (`turn`): two processes that compile the same kernel write the same bytes. The cache holds code that the GPU
-will run, so its folder must belong to the user alone, and links in it are not followed.
+A file is one JSON header line (the full key, sizes, a checksum, metadata, resources, report), the PTX, the cubin. A
+damaged file is deleted and counts as a miss. Locks only save work (`turn`). The cache holds code that the GPU will run,
+so its folder must belong to the user alone, and links in it are not followed.
 """
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ class Cached:
 
 
 def folder() -> Path | None:
-    """The cache folder (made if missing), or None if the cache is off or cannot be trusted (said once)."""
+    """The cache folder, or None if it is off or cannot be trusted (said once)."""
     k = knobs.current()
     if not k.cache:
         return None
@@ -79,7 +78,7 @@ def _usable(path: str, trust: bool) -> Path | None:
 
 
 def key_text(key: dict[str, Any]) -> str:
-    """The one spelling of a key; JSON keeps fields apart, whatever they contain."""
+    """JSON keeps fields apart, whatever they contain."""
     return json.dumps(key, sort_keys=True, separators=(",", ":"))
 
 
@@ -108,7 +107,7 @@ def _resources(raw: dict[str, Any] | None) -> Resources | None:
 
 
 def _open(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Header and payload of a file. Raises OSError or ValueError for one that cannot be read or is damaged."""
+    """Header and payload. Raises OSError or ValueError for an unreadable or damaged file."""
     fd = os.open(path, os.O_RDONLY | _PLAIN)
     with open(fd, "rb") as f:
         line, _, payload = f.read().partition(b"\n")
@@ -120,12 +119,10 @@ def _open(path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def read(key: dict[str, Any]) -> Cached | None:
-    """The entry whose key equals `key`, or None."""
     return read_text(key_text(key))
 
 
 def read_text(text: str) -> Cached | None:
-    """The entry whose key has this `key_text`, or None."""
     base = folder()
     if base is None:
         return None
@@ -148,7 +145,7 @@ def read_text(text: str) -> Cached | None:
 
 
 def write(key: dict[str, Any], entry: Cached) -> None:
-    """Store an entry; a full or read-only disk costs the caching only (and is said on stderr)."""
+    """Store an entry; on a full or read-only disk only say so on stderr."""
     base = folder()
     if base is None:
         return
@@ -186,8 +183,9 @@ _TRUSTED = 60.0
 
 
 def _written(base: Path, size: int) -> None:
-    """Keep the folder below its limit after an entry of that size: it is looked through, which takes a second where
-    there are many, only when it may be full, and once in a while for what others write."""
+    """Keep the folder below its limit after an entry of that size: it is looked through (a second for many entries)
+    only when it may be full, and now and then for what others write.
+    """
     known, when = _sizes.get(base, (0, 0.0))
     known += size
     if not when or time.monotonic() - when > _TRUSTED or known > knobs.current().cache_size * 0.9:
@@ -204,8 +202,9 @@ def _complain(folder: str, why: str) -> None:
 
 @contextlib.contextmanager
 def turn(key: dict[str, Any], patience: float = 60.0) -> Iterator[None]:
-    """One process at a time for a key, so that those that start together compile a kernel once. The system frees the
-    turn of a process that dies; after `patience` seconds, or where files cannot be locked, nobody waits."""
+    """One process at a time for a key. The turn of a process that dies is free; after `patience` seconds, or where
+    files cannot be locked, nobody waits.
+    """
     base = folder()
     fd = None
     if base is not None and fcntl is not None:
@@ -232,7 +231,7 @@ def _locked(fd: int) -> bool:
 
 
 def note(name: str, stamp: str) -> str | None:
-    """The text that was noted under this name for a stamp; None for another stamp."""
+    """The text noted under this name, if for this stamp."""
     base = folder()
     with contextlib.suppress(OSError, ValueError):
         if base is not None:
@@ -242,7 +241,7 @@ def note(name: str, stamp: str) -> str | None:
 
 
 def take_note(name: str, stamp: str, text: str) -> None:
-    """Keep a text for a stamp; a disk that cannot be written costs only that."""
+    """Keep a text for a stamp, if the disk can be written."""
     base = folder()
     if base is None:
         return
@@ -255,7 +254,6 @@ def take_note(name: str, stamp: str, text: str) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file that another process may have deleted already."""
     with contextlib.suppress(OSError):
         path.unlink()
 
@@ -271,7 +269,8 @@ def _stats(base: Path, pattern: str) -> list[tuple[float, int, Path]]:
 
 def _evict(base: Path) -> int:
     """Remove the least recently used entries above the size limit, and what dead writers left; returns the bytes that
-    stay."""
+    stay.
+    """
     rows = sorted(_stats(base, "*" + _SUFFIX) + _stats(base, "*" + _NOTE))
     limit = knobs.current().cache_size
     total = sum(size for _, size, _ in rows)
@@ -289,7 +288,7 @@ def _evict(base: Path) -> int:
 
 @dataclass(frozen=True)
 class Listed:
-    """One line of `cache ls`: the key, seconds since the epoch of the last use, bytes on disk."""
+    """The key, seconds since the epoch of the last use, bytes on disk."""
 
     key: dict[str, Any]
     used: float
@@ -298,7 +297,7 @@ class Listed:
 
 
 def entries() -> list[Listed]:
-    """Every readable entry, the most recently used first."""
+    """Every readable entry, last used first."""
     base = folder()
     out = []
     for used, size, path in reversed(_stats(base, "*" + _SUFFIX) if base else []):
@@ -308,7 +307,7 @@ def entries() -> list[Listed]:
 
 
 def clear() -> int:
-    """Delete every entry, and what autotuning keeps; returns how many there were."""
+    """Delete every entry, and what autotuning keeps; returns how many."""
     base = folder()
     rows = _stats(base, "*" + _SUFFIX) + _stats(base, "*" + TUNED) if base else []
     for _, _, path in [*rows, *(_stats(base, "*" + _LOCK) + _stats(base, "*" + _NOTE) if base else [])]:
@@ -317,7 +316,7 @@ def clear() -> int:
 
 
 def difference(a: Any, b: Any, where: str = "") -> list[str]:
-    """What differs between two keys, one line a leaf: why the second was not found when the first was there."""
+    """What differs between two keys, one line a leaf."""
     if isinstance(a, dict) and isinstance(b, dict):
         names = sorted({*a, *b})
         return [d for n in names for d in difference(a.get(n), b.get(n), f"{where}.{n}" if where else n)]

@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 def check(kernel: Kernel, grid: Any, /, *args: Any, seeds: Iterable[int] = range(5),
           policies: Iterable[str] = ("round_robin", "random", "adversarial"), sanitize: bool = True,
           tolerance: float = 0.0, **constants: Any) -> Exploration:
-    """Run `kernel[grid](*args, **constants)` in the emulator once for every policy and seed; report what they find.
+    """Run `kernel[grid](*args, **constants)` in the emulator for every policy and seed; report what they find.
 
-    Broken rules of the asynchronous protocol (deadlock, races, early reads, wrong byte counts, ...) are findings, and
-    so are results that differ between runs: bit for bit, or for floating arrays by more than the relative error
-    `tolerance` (float atomics add in the order of the schedule). Arrays must be in host memory (numpy, or CPU
-    tensors); each run starts from what they held (what a kernel reaches by addresses in them is not put back), and at
-    the end they hold the results of the first run that finished, as after one launch, or what they held before if none
-    did. `sanitize=False` leaves the sanitizer out. The same seed repeats a run exactly: `check(..., seeds=[7],
-    policies=["random"])`.
+    Findings are broken rules of the asynchronous protocol (deadlock, races, early reads, wrong byte counts, ...) and
+    results that differ between runs: bit for bit, or for floating arrays by more than the relative error `tolerance`
+    (float atomics add in the order of the schedule). Arrays must be in host memory (numpy, or CPU tensors); each run
+    starts from what they held (but for what a kernel reaches by addresses in them), and at the end they hold the
+    results of the first run that finished, if any. `sanitize=False` leaves the sanitizer out. One seed and policy
+    repeat a run exactly.
 
-    `print(tilejit.check(...))` is for reading, `.check()` raises EmulatorError if there is a finding, `.groups` and
-    `.runs` are the data. Raises LaunchError for arguments that do not fit, CompilationError as a launch does.
+    The result prints; its `.check()` raises EmulatorError if there is a finding, `.groups` and `.runs` are the data.
+    Raises LaunchError for arguments that do not fit, CompilationError as a launch does.
     """
     seeds, policies = list(seeds), list(policies)
     if not seeds or not policies:

@@ -34,8 +34,9 @@ _SLOWER = ("pointers", "ragged_rows")
 class CompiledKernel:
     """One specialisation of a kernel and every stage it went through.
 
-    `source`, `ir` (with layouts), `scheduled` and `ptx` are texts; `cubin` is None where there was no ptxas (the
-    driver assembles `ptx` at the first launch and `resources` is then what it reports)."""
+    `source`, `ir` (with layouts), `scheduled` and `ptx` are texts; `cubin` is None without ptxas: the driver assembles
+    `ptx` at the first launch, and `resources` is what it reports.
+    """
 
     kernel: KernelSource
     args: Mapping[str, Arg]
@@ -51,56 +52,54 @@ class CompiledKernel:
 
     @property
     def name(self) -> str:
-        """The kernel function's name."""
         return self.kernel.name
 
     @property
     def source(self) -> str:
-        """The kernel function without decorators, docstring and comments."""
+        """Without decorators, docstring and comments."""
         return self.kernel.normalised()
 
     @cached_property
     def ir(self) -> str:
-        """The tile IR with a layout on every tile."""
+        """Tile IR with layouts."""
         return str(tile_ir(self.kernel, self.args, self.options))
 
     @cached_property
     def scheduled(self) -> str:
-        """The tile IR with rings, barriers, roles and addresses."""
+        """Tile IR with rings, barriers, roles and addresses."""
         return str(schedule(tile_ir(self.kernel, self.args, self.options)))
 
     @cached_property
     def asm(self) -> Asm:
-        """Every stage under Triton's names: `asm["ttir"]`, `asm["ptx"]`, `asm["cubin"]`, `asm["sass"]`, ..."""
+        """Stages under Triton's names: `asm["ttir"]`, `asm["ptx"]`, `asm["cubin"]`, `asm["sass"]`, ..."""
         return Asm(self)
 
     @property
     def n_regs(self) -> int:
-        """Registers a thread; 0 where nothing was assembled yet."""
+        """Registers a thread; 0 where nothing was assembled."""
         return self.resources.registers if self.resources else 0
 
     @property
     def n_spills(self) -> int:
-        """Local memory a thread in words of four bytes, as Triton counts spills; 0 where nothing was assembled yet."""
+        """Words of local memory a thread, as Triton counts spills; 0 where nothing was assembled."""
         return (self.resources.stack + 3) // 4 if self.resources else 0
 
     @property
     def n_max_threads(self) -> int:
-        """Threads of a block."""
         return self.metadata.num_threads
 
     def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
-        """`compiled[grid](*args)` launches with the constants and options that this was compiled with.
+        """`compiled[grid](*args)` launches with the constants and options of this compilation.
 
-        Arguments of other types raise ArgumentError; numbers and alignments that this code is not for (1, multiples of
-        16) are compiled for, as in every launch."""
+        Arguments of other types raise ArgumentError; for other values and alignments it compiles, as every launch.
+        """
         if self.launched_by is None:
             raise LaunchError(f"{self.name} was compiled without its function")
         launch: Callable[..., CompiledKernel | None] = partial(self.launched_by.launch_as, self, grid)
         return launch
 
     def warnings(self) -> list[str]:
-        """What makes this kernel slower than it could be: lost TMA, spills, serialised wgmma."""
+        """What makes this kernel slow: lost TMA, spills, serialised wgmma."""
         lines = [str(line) for line in self.report_lines if line.kind in _SLOWER]
         r = self.resources
         if r is not None:
@@ -111,7 +110,7 @@ class CompiledKernel:
         return lines
 
     def report(self) -> str:
-        """What the compiler decided, and why: rings, roles, conversions, shared memory, registers."""
+        """What the compiler decided, and why."""
         m, r = self.metadata, self.resources
         lines = [f"{self.name}: {m.num_threads} threads, {m.shared_bytes} bytes of shared memory, "
                  f"{len(m.params)} parameters, {m.target}", *self.report_lines]
@@ -122,7 +121,7 @@ class CompiledKernel:
         return "\n".join(lines)
 
     def sass(self) -> str:
-        """The disassembly, by nvdisasm or cuobjdump. Raises FileNotFoundError if neither is there, or no cubin."""
+        """The disassembly. Raises FileNotFoundError without nvdisasm or cuobjdump, or without a cubin."""
         import subprocess
         import tempfile
 
@@ -140,10 +139,10 @@ class CompiledKernel:
 
 def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
                    meanwhile: Callable[[], Any] = lambda: None) -> CompiledKernel:
-    """Compile one specialisation, or find it on disk. Works without a GPU. `meanwhile` is called where the assembler is
-    waited for.
+    """Compile one specialisation, or find it on disk. Needs no GPU. `meanwhile` is called while the assembler runs.
 
-    Raises CompilationError at the user's line, AssemblyError for PTX that ptxas refuses."""
+    Raises CompilationError at the user's line, AssemblyError for PTX that ptxas refuses.
+    """
     settings = knobs.current()
     stages = Stages(source.name, settings)
     if stages.active or settings.always_compile:
@@ -204,10 +203,10 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 
 def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
              stages: Stages) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
-    """The scheduled function and its PTX, with the options that it was compiled with. Rows that are too wide for one
-    CTA are divided by a cluster; of those that may begin anywhere fewer warps have more elements each. What a cluster
-    cannot do, or is not taught to do, a program of one CTA does, which says so; unless the author also asks how CTAs
-    divide the work."""
+    """The options that it was compiled with, the scheduled function and its PTX. Rows too wide for one CTA are divided
+    by a cluster, those that may begin anywhere get fewer warps. What a cluster cannot do one CTA does, unless the
+    author also asks how CTAs divide the work.
+    """
     from tilejit.schedule.in_flight import divided
 
     def emitted(options: Mapping[str, Any], fn: Function | None = None,
@@ -247,13 +246,12 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
 
 
 def unbounded(args: Mapping[str, Arg]) -> dict[str, Arg]:
-    """Arguments of which nothing is known of how great they are: rows that are walked stay walked."""
+    """Arguments without upper bounds: rows that are walked stay walked."""
     return {n: replace(a, most=0) if isinstance(a, Param) else a for n, a in args.items()}
 
 
 def alone(options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Options for programs of one CTA in place of several: with as many warps, or as one CTA has; none where there is
-    one CTA anyway, or where the target has no clusters."""
+    """Options for one CTA in place of several: with as many warps, or as one CTA has."""
     warps, ctas = options.get("num_warps", 4), options.get("num_ctas", 1)
     if type(warps) is not int or ctas not in (2, 4, 8) or not target_named(options.get("target")).hopper:
         return []
@@ -262,9 +260,10 @@ def alone(options: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: it would walk all IR again and again, and find nothing while that is in use.
+    """No garbage collection meanwhile: it would walk all IR in vain.
 
-    Only who finds the collector enabled pauses it, so threads that compile at the same time leave it enabled."""
+    Only who finds the collector enabled pauses it.
+    """
     enabled = gc.isenabled()
     if enabled:
         gc.disable()
@@ -283,7 +282,7 @@ def warn(k: CompiledKernel, settings: knobs.Knobs) -> None:
 
 def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
             stages: Stages | None = None) -> Function:
-    """The kernel as tile IR with layouts (what the evaluator runs and the scheduler takes)."""
+    """Tile IR with layouts, as the evaluator and the scheduler take it."""
     from tilejit import passes
 
     stages = stages or Stages(source.name, knobs.Knobs())
@@ -293,7 +292,7 @@ def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str,
 
 
 def changed_by(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> set[str] | None:
-    """Names of the arrays that a launch of a kernel may write; None where it follows addresses that lie in memory."""
+    """Names of arrays that a launch may write; None where it follows addresses in memory."""
     from tilejit.ir.written import follows_memory, written
 
     fn = build(source, dict(args), dict(options))
@@ -314,7 +313,7 @@ def schedule(fn: Function, stages: Stages | None = None) -> Function:
 
 
 def annotated(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> str:
-    """The kernel's tile IR with what the scheduler decides about time, as text that may be edited and given back."""
+    """The tile IR with the scheduler's decisions, as text to edit and give back."""
     from tilejit.schedule.annotate import annotate
 
     return str(annotate(tile_ir(source, args, options)))
@@ -323,7 +322,8 @@ def annotated(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 def _given(path: Path, see: Callable[[str, Function], Function] | None) -> Callable[[str, Function], Function]:
     """Puts the text of a file in the place of what the compiler annotated.
 
-    Raises CompilationError for a text that is no tile IR or another kernel's, VerificationError for a broken rule."""
+    Raises CompilationError for a text that is no tile IR or another kernel's, VerificationError for a broken rule.
+    """
     from tilejit.ir.text import parse_function
     from tilejit.ir.verify import verify
 
@@ -349,7 +349,6 @@ def _given(path: Path, see: Callable[[str, Function], Function] | None) -> Calla
 
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:
-    """PTX text and launch metadata."""
     from tilejit.ptx.emit import emit as emit_ptx
 
     return emit_ptx(fn)
@@ -357,21 +356,22 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
 
 def assemble(ptx: str, metadata: KernelMetadata, meanwhile: Callable[[], Any],
              ) -> tuple[str, bytes | None, Resources | None, Record | None]:
-    """The text with as many registers as it needs, its cubin and resources, and a record where ptxas had to be told
-    so; None for all but the text where the driver has to assemble."""
+    """The text with as many registers as it needs, its cubin and resources, and a record where ptxas had to be told so;
+    None for all but the text where the driver assembles.
+    """
     from tilejit.runtime.spills import assembled
 
     return assembled(ptx, metadata, meanwhile) if ptxas.find_ptxas() else (ptx, None, None, None)
 
 
 def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that decides the code, as JSON: source, arguments, options, compiler and assembler."""
+    """All that decides the code, as JSON: source, arguments, options, compiler and assembler."""
     return {"kernel": source.name, "source": source.fingerprint(),
             **key_facts(args, options, KernelSource.fingerprint)}
 
 
 def _schedule_key(options: Mapping[str, Any]) -> dict[str, str]:
-    """What a schedule that was given says. Raises LaunchError for a file that is not there."""
+    """The text of a given schedule. Raises LaunchError for a missing file."""
     path = options.get("schedule")
     if path is None:
         return {}
@@ -384,7 +384,7 @@ def _schedule_key(options: Mapping[str, Any]) -> dict[str, str]:
 
 def key_facts(args: Mapping[str, Arg], options: Mapping[str, Any],
               kernel: Callable[[KernelSource], str]) -> dict[str, Any]:
-    """A key without the source; `kernel` says which kernel one is that is a constant."""
+    """A key without the source; `kernel` identifies kernels that are constants."""
     return {"compiler": compiler_hash(), "assembler": ptxas.version(), "target": options.get("target", DEFAULT),
             "args": {n: _argument(n, a, kernel) for n, a in args.items()},
             "options": {n: plain(v, n, kernel) for n, v in options.items()}, **_schedule_key(options)}
@@ -400,7 +400,7 @@ def _argument(name: str, a: Arg, kernel: Callable[[KernelSource], str]) -> dict[
 
 
 def plain(x: Any, name: str, kernel: Callable[[KernelSource], str] = KernelSource.fingerprint) -> Any:
-    """A constant as JSON with its type (1, 1.0 and True differ). Raises LaunchError for what is no constant."""
+    """A constant as JSON with its type (1, 1.0 and True differ). Raises LaunchError for no constant."""
     if isinstance(x, constexpr):
         return plain(x.value, name, kernel)
     if isinstance(x, Enum):
@@ -427,8 +427,7 @@ _NOT_COMPILER = ("compat", "emulator", "frameworks", "kernels", "tools", "testin
 
 @lru_cache(maxsize=1)
 def compiler_hash() -> str:
-    """A hash of tilejit's own sources, so that another compiler never meets old code. The sources are read where their
-    sizes or times are not those for which the cache folder has the hash."""
+    """A hash of tilejit's own sources, kept in the cache folder for their sizes and times."""
     root = Path(__file__).resolve().parent.parent
     files = sorted(_sources(root, ""))
     stamp = hashlib.sha256(repr((str(root), files)).encode()).hexdigest()
@@ -444,7 +443,6 @@ def compiler_hash() -> str:
 
 
 def _sources(folder: Path, prefix: str) -> Iterator[tuple[str, int, int]]:
-    """Name, size and time of change (nanoseconds) of each of the compiler's files."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = prefix + entry.name

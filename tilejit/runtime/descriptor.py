@@ -26,7 +26,7 @@ _new = object.__new__
 
 
 class Facts:
-    """What descriptors of equal tensors at other addresses share: everything but the base."""
+    """What descriptors of equal tensors at other addresses share."""
 
     __slots__ = ("dtype", "shape", "strides", "block_shape", "padding", "tma", "ragged", "unit", "device", "aligned",
                  "signature", "__weakref__")
@@ -52,7 +52,7 @@ _known: dict[tuple, Facts] = {}
 
 def _facts(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...], padding: str,
            aligned: bool, device: int) -> Facts:
-    """The facts for valid values. Raises LaunchError."""
+    """Raises LaunchError."""
     key = dtype, shape, strides, block, padding, aligned, device
     found = _known.get(key)
     if found is None:
@@ -99,8 +99,7 @@ def _validate(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], bl
 
 
 class _Traced:
-    """The facts of a descriptor of a tensor that torch's compiler put in place of another: they are looked at when the
-    program runs."""
+    """The facts of a stand-in's descriptor, found when the program runs."""
 
     aligned, tma, ragged, unit, device, signature = True, True, False, 1, 0, STAND_IN
 
@@ -110,14 +109,13 @@ class _Traced:
 
 
 def _of_any(array: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
-    """The descriptor of a whole array of any kind."""
     out, info = TensorDescriptor.__new__(TensorDescriptor), array_info(array)
     out._fill(array, info, info.shape, info.strides, block_shape, padding)
     return out
 
 
 def _of_tensor(tensor: Any, block_shape: Any, padding: str) -> TensorDescriptor:
-    """The same, of a torch tensor's facts looked up."""
+    """By facts that are looked up."""
     if type(tensor) not in plain_tensors:
         return _of_any(tensor, block_shape, padding)
     out, address = _new(TensorDescriptor), tensor.data_ptr()
@@ -141,13 +139,12 @@ def _of_tensor(tensor: Any, block_shape: Any, padding: str) -> TensorDescriptor:
 class TensorDescriptor:
     """A tensor in global memory, read and written in blocks of `block_shape`.
 
-    base: the array whose first element is the tensor's; shape and strides in elements, outermost first, the last
-    stride 1; block_shape: powers of two, one a dimension, or multiples of 16 up to 512 (of products); padding:
-    what a load finds outside the tensor ("zero", or "nan" for floats). Rank 1 to 5. TMA needs a 16-byte aligned base
-    and strides that are multiples of 16 bytes: where that does not hold, `tma` is False and kernels use pointer loads
-    instead, which their report says. TMA writes whole units of 16 bytes: where the tensor's rows end within one, their
-    last elements are written through pointers.
-    Raises LaunchError for anything else."""
+    base: the array whose first element is the tensor's; shape and strides in elements, outermost first, the last stride
+    1; block_shape: powers of two, one a dimension, or multiples of 16 up to 512 (of products); padding: what a load
+    finds outside the tensor ("zero", or "nan" for floats). Rank 1 to 5. Where the base is not 16-byte aligned or
+    strides are no multiples of 16 bytes, which TMA needs, `tma` is False and kernels use pointer loads. The last
+    elements of rows that end within 16 bytes are written through pointers. Raises LaunchError for anything else.
+    """
 
     __slots__ = ("base", "address", "facts")
 
@@ -176,12 +173,11 @@ class TensorDescriptor:
 
     @property
     def map_key(self) -> tuple:
-        """What a tensor map depends on."""
         return self.address, self.shape, self.strides, self.padding
 
     @property
     def block_shape(self) -> tuple[int, ...]:
-        """The shape of a block. It may be set, as hooks of autotuning do: later launches see the new blocks."""
+        """May be set, as hooks of autotuning do: later launches see the new blocks."""
         return self.facts.block_shape
 
     @block_shape.setter
@@ -207,14 +203,15 @@ class TensorDescriptor:
     @staticmethod
     def template(info: ArrayInfo, shape: Any, strides: Any, block_shape: Any,
                  padding: str = "zero") -> TensorDescriptor:
-        """A descriptor without an array, to be put `over` arrays like the one that `info` describes."""
+        """A descriptor to be put `over` arrays like the one that `info` describes."""
         out = TensorDescriptor.__new__(TensorDescriptor)
         out._fill(None, info, shape, strides, block_shape, padding)
         return out
 
     def over(self, base: Any, info: ArrayInfo | None = None) -> TensorDescriptor:
-        """The same view of another array of the same dtype, in a fraction of the time; `info` is its `array_info`,
-        if known. Raises LaunchError for another dtype."""
+        """The same view of another array, in a fraction of the time; `info` is its `array_info`, if known. Raises
+        LaunchError for another dtype.
+        """
         info = info or array_info(base)
         facts = self.facts
         if info.dtype != facts.dtype:

@@ -1,8 +1,7 @@
 """The CUDA driver through cuda-python, imported on first use: devices, modules, launches, memory, streams.
 
-Nothing here runs at import. A machine without a driver or GPU raises LaunchError on first use. After an
-error that destroys the context (an illegal address, a failed assertion), every later call of that device
-raises at once and names the last kernel: the context cannot be used again in this process.
+Without a driver or GPU first use raises LaunchError. After an error that destroys the context (an illegal address, a
+failed assertion), every later call of that device raises and names the last kernel.
 """
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _INVALID_CONTEXT, _NOT_INITIALIZED, _UNSUPPORTED_PTX = 201, 3, 222
 
 
 class DriverError(CudaError):
-    """A failed driver call: `code` and `name` are its CUresult."""
+    """`code` and `name` are its CUresult."""
 
     def __init__(self, message: str, code: int, name: str):
         super().__init__(message)
@@ -35,7 +34,7 @@ class DriverError(CudaError):
 
 @lru_cache(maxsize=1)
 def api() -> Any:
-    """cuda.bindings.driver, initialised. Raises LaunchError that says what is missing."""
+    """cuda.bindings.driver, initialised. Raises LaunchError."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -53,7 +52,7 @@ def api() -> Any:
 
 @lru_cache(maxsize=1)
 def unavailable() -> str:
-    """Why no GPU can be used, or an empty string if one can."""
+    """Why no GPU can be used, or ""."""
     try:
         api()
     except LaunchError as error:
@@ -62,12 +61,11 @@ def unavailable() -> str:
 
 
 def available() -> bool:
-    """True if a GPU can be used."""
     return not unavailable()
 
 
 def check(result: tuple, doing: str) -> Any:
-    """The values of a driver call, or a DriverError that says what was being done."""
+    """The values of a driver call. Raises DriverError."""
     code = int(result[0])
     if code:
         text = api().cuGetErrorString(result[0])[1]
@@ -79,13 +77,13 @@ def check(result: tuple, doing: str) -> Any:
 
 
 def driver_version() -> str:
-    """The CUDA version that the driver supports, as `13.0`."""
+    """As `13.0`."""
     version = check(api().cuDriverGetVersion(), "cuDriverGetVersion")
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 class Device:
-    """One GPU and its primary context, retained for the life of the process. Made by `device(index)`."""
+    """One GPU and its primary context, retained for the life of the process."""
 
     def __init__(self, index: int):
         driver = api()
@@ -98,13 +96,12 @@ class Device:
         self.max_shared = self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
 
     def attribute(self, name: str) -> int:
-        """A CU_DEVICE_ATTRIBUTE by the end of its name."""
         driver = api()
         key = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return check(driver.cuDeviceGetAttribute(key, self.handle), f"reading {name} of GPU {self.index}")
 
     def activate(self) -> None:
-        """Make this device's context the thread's current one. Raises after a fork or a lost context."""
+        """Make its context the thread's current one. Raises after a fork or a lost context."""
         if os.getpid() != self.pid:
             raise LaunchError("CUDA was initialised before this process was forked: use the 'spawn' start method")
         if self.lost:
@@ -114,11 +111,11 @@ class Device:
             self.check(driver.cuCtxSetCurrent(self.context), "cuCtxSetCurrent")
 
     def raise_lost(self) -> NoReturn:
-        """Raise the error that names how the context was lost."""
+        """Say how the context was lost."""
         raise CudaError(self.lost)
 
     def check(self, result: tuple, doing: str) -> Any:
-        """The values of a driver call; an error that destroys the context is remembered."""
+        """`check`, that remembers an error that destroys the context."""
         try:
             return check(result, doing)
         except DriverError as error:
@@ -130,32 +127,29 @@ class Device:
             raise
 
     def malloc(self, nbytes: int) -> int:
-        """Address of new device memory."""
         self.activate()
         return int(self.check(api().cuMemAlloc(nbytes), f"allocating {nbytes} bytes on GPU {self.index}"))
 
     def free(self, address: int) -> None:
-        """Free device memory; a failure (a lost context, the end of the process) is of no use to anybody."""
+        """A failure (a lost context, the end of the process) is of no use to anybody."""
         if not self.lost and os.getpid() == self.pid:
             api().cuMemFree(address)
 
     def to_device(self, dst: int, src: int, nbytes: int) -> None:
-        """Copy host memory to the device; synchronous."""
+        """Synchronous."""
         self.activate()
         self.check(api().cuMemcpyHtoD(dst, src, nbytes), "copying to the device")
 
     def to_host(self, dst: int, src: int, nbytes: int) -> None:
-        """Copy device memory to the host; waits for earlier work."""
+        """Waits for earlier work."""
         self.activate()
         self.check(api().cuMemcpyDtoH(dst, src, nbytes), "copying from the device")
 
     def clear(self, address: int, nbytes: int) -> None:
-        """Fill device memory with zeros."""
         self.activate()
         self.check(api().cuMemsetD8(address, 0, nbytes), "clearing device memory")
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Wait for a stream, or for all work of the context."""
         self.activate()
         driver = api()
         self.check(driver.cuCtxSynchronize() if stream is None else driver.cuStreamSynchronize(stream),
@@ -169,7 +163,7 @@ def device(index: int) -> Device:
 
 
 def current_device() -> Device:
-    """torch's current device if torch uses CUDA, else that of the current context, else GPU 0."""
+    """torch's if torch uses CUDA, else that of the current context, else GPU 0."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return device(torch.cuda.current_device())
@@ -180,23 +174,23 @@ def current_device() -> Device:
 
 
 def warm(index: int | None) -> None:
-    """Load the bindings and open a GPU; what goes wrong with that is said where it is used."""
+    """Load the bindings and open a GPU; errors appear where it is used."""
     with suppress(LaunchError, CudaError):
         (current_device() if index is None else device(index)).activate()
 
 
 def multiprocessors(index: int | None = None) -> int:
-    """Number of SMs of the GPU with an index (default: of the current one); an H200's 132 where there is none, and for
-    host memory (-1)."""
+    """SMs of a GPU (default: the current one); 132 where there is none, and for host memory (-1)."""
     if index is None:
         return current_device().multiprocessors if available() else 132
     return 132 if index < 0 else device(index).multiprocessors
 
 
 def clusters(ctas: int, index: int | None = None) -> int:
-    """How many clusters of so many CTAs run at once on the GPU with an index (default: the current one) if each CTA has
-    a multiprocessor to itself: fewer than multiprocessors over CTAs where those of a GPC are no multiple (an H200 has
-    room for 15 clusters of 8). Where there is no GPU, and for host memory (-1), that quotient."""
+    """How many clusters of so many CTAs run at once on a GPU (default: the current one) if each CTA has a
+    multiprocessor to itself: an H200 has room for 15 of 8. Multiprocessors over CTAs where there is no GPU, and for
+    host memory (-1).
+    """
     if ctas == 1 or (not available() if index is None else index < 0):
         return multiprocessors(index) // ctas
     return _clusters(ctas, current_device() if index is None else device(index))
@@ -212,14 +206,13 @@ _NOTHING = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry noth
 
 
 def device_name(index: int | None = None) -> str:
-    """The name of the GPU with an index (default: of the current one); an empty text where there is none."""
+    """Default: the current one's; "" where there is none."""
     if index is None:
         return current_device().name if available() else ""
     return "" if index < 0 or not available() else device(index).name
 
 
 def current_stream(index: int) -> int:
-    """Handle of torch's current stream on GPU `index` if torch uses CUDA, else the legacy default stream."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return torch._C._cuda_getCurrentRawStream(index)
@@ -227,8 +220,9 @@ def current_stream(index: int) -> int:
 
 
 def stream_getter(flat: tuple = ()) -> Callable[[int], int]:
-    """The cheapest function from a GPU's index to its current stream, for launches with such arguments to come: cupy's
-    if arrays of cupy are among them, else as `current_stream` says."""
+    """The cheapest function from a GPU's index to its current stream: cupy's if its arrays are among the arguments,
+    else `current_stream`.
+    """
     cupy = sys.modules.get("cupy")
     if cupy is not None and any([isinstance(x, cupy.ndarray) or isinstance(getattr(x, "base", None), cupy.ndarray)
                                  for x in flat]):
@@ -240,7 +234,7 @@ def stream_getter(flat: tuple = ()) -> Callable[[int], int]:
 
 
 def stream_handle(stream: Any) -> int:
-    """The CUstream of an integer, an object with `__cuda_stream__()`, or torch's and cupy's stream objects."""
+    """The CUstream of an integer, an object with `__cuda_stream__()`, or torch's and cupy's streams."""
     if isinstance(stream, int):
         return stream
     protocol = getattr(stream, "__cuda_stream__", None)
@@ -253,13 +247,13 @@ def stream_handle(stream: Any) -> int:
 
 
 def capturing(stream: int) -> bool:
-    """True while a CUDA graph is being captured on (or across) a stream."""
+    """Whether a CUDA graph is being captured on (or across) a stream."""
     result = api().cuStreamIsCapturing(stream)
     return bool(int(result[0])) or bool(int(result[1]))
 
 
 class LoadedKernel:
-    """A kernel loaded on one device from a cubin, or from PTX text that the driver assembles."""
+    """A kernel loaded on one device from a cubin, or PTX that the driver assembles."""
 
     def __init__(self, dev: Device, code: bytes, name: str, threads: int, shared_bytes: int,
                  cluster: tuple[int, int, int] = (1, 1, 1), pdl: bool | str = False,
@@ -299,14 +293,13 @@ class LoadedKernel:
         return result[1]
 
     def attribute(self, name: str) -> int:
-        """A CU_FUNC_ATTRIBUTE by the end of its name: NUM_REGS, LOCAL_SIZE_BYTES, SHARED_SIZE_BYTES, ..."""
+        """A CU_FUNC_ATTRIBUTE by the end of its name."""
         driver = api()
         key = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         return check(driver.cuFuncGetAttribute(key, self.function), f"reading {name} of {self.name}")
 
     def launch(self, grid: tuple[int, int, int], stream: int, params: int) -> None:
-        """Launch a grid of programs (a cluster of blocks each, or several a block) with a prepacked `void*` array at
-        address `params`."""
+        """Launch a grid of programs (a cluster of blocks each, or several a block) with a `void*` array at `params`."""
         dev = self.device
         if dev.lost:
             dev.raise_lost()
@@ -325,7 +318,6 @@ class LoadedKernel:
                           "bytes of shared memory")
 
     def resident(self) -> int:
-        """Programs (clusters of blocks) that the GPU has room for at once."""
         driver, doing = api(), f"asking how many programs of {self.name} run at once"
         if self.cluster == (1, 1, 1):
             found = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, self.threads, self.shared)
@@ -333,17 +325,18 @@ class LoadedKernel:
         return int(check(driver.cuOccupancyMaxActiveClusters(self.function, self._config_of((1, 1, 1), 0)), doing))
 
     def evenly(self, grid: tuple[int, int, int]) -> bool:
-        """Whether programs get multiprocessors evenly though the launch ahead still runs: where each has one for
-        itself, or where there are few. Others find room beside the programs of that launch, first come, first served:
-        some multiprocessors get more of them than others, and keep them."""
+        """Whether programs get multiprocessors evenly though the launch ahead still runs: each has one for itself, or
+        they are few. Others take what room that launch leaves: some multiprocessors get more, and keep them.
+        """
         if self.alone is None:
             self.alone = self.resident() <= self.device.multiprocessors
         return self.alone or 2 * prod(grid) <= self.device.multiprocessors * self.programs
 
     def configure(self, grid: tuple[int, int, int], stream: int) -> Any:
-        """The CUlaunchConfig of a grid on a stream. It is never changed, so threads may share it.
+        """The CUlaunchConfig of a grid on a stream, never changed: threads may share it.
 
-        Raises LaunchError for a cooperative grid of more programs than run at once."""
+        Raises LaunchError for a cooperative grid of more programs than run at once.
+        """
         if self.cooperative:
             check_room(self.name, grid, self.resident(), self.threads, self.shared, self.cluster[0])
         return self._config_of(grid, stream)
@@ -381,15 +374,16 @@ _MAP_TYPES = {"int1": "UINT8", "int8": "UINT8", "uint8": "UINT8", "fp8e4b15": "U
 
 
 def byte_strides(strides: list[int]) -> list[Any]:
-    """globalStrides of cuTensorMapEncodeTiled: it refuses a null pointer, which is what no strides would become, and
-    reads rank - 1 of them; so a tensor of rank 1 passes one that is not read."""
+    """globalStrides of cuTensorMapEncodeTiled, which reads rank - 1 of them but refuses a null pointer: one for rank 1.
+    """
     return [api().cuuint64_t(x) for x in strides or [16]]
 
 
 def encode_tensor_map(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...],
                       box: tuple[int, ...], swizzle: int, fill: str) -> bytes:
     """The 128 bytes of a CUtensorMap (cuTensorMapEncodeTiled); sizes, strides (elements) and box outermost first,
-    swizzle in bytes (0, 32, 64, 128), fill "zero" or "nan"."""
+    swizzle in bytes (0, 32, 64, 128), fill "zero" or "nan".
+    """
     from tilejit.ir.types import DTYPES
 
     d, size = api(), DTYPES[dtype].bytes

@@ -1,4 +1,4 @@
-"""A call that is bound and compiled for the emulator without being launched: what `check` and `timeline` start from."""
+"""A call bound and compiled for the emulator without a launch: for `check` and `timeline`."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tilejit.runtime.tuples import Spread, leaves
 
 @dataclass(frozen=True)
 class Emulated:
-    """A compiled kernel, and the grid and arguments of one launch: flat, and by the names of the parameters."""
+    """A compiled kernel, and a launch's grid and arguments: flat, and by name."""
 
     entry: EmulatorEntry
     grid: Grid
@@ -26,7 +26,8 @@ class Emulated:
 def emulated(what: str, kernel: Kernel, grid: Any, args: tuple, constants: dict[str, Any]) -> Emulated:
     """Bind `kernel[grid](*args, **constants)` for the function named `what`.
 
-    Raises LaunchError for arguments that do not fit or are not in host memory, CompilationError as a launch does."""
+    Raises LaunchError for arguments that do not fit or are not in host memory, CompilationError as a launch does.
+    """
     choose = getattr(kernel, "choose", None)                # autotuned, or with heuristics: the kernel's own call
     if choose is not None:
         kernel, args, constants = choose(grid, args, constants)

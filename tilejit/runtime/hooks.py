@@ -1,9 +1,9 @@
-"""Hooks of launches: functions that are called before and after every launch with what is known of it, and NVTX ranges.
+"""Hooks: functions called before and after every launch with what is known of it, and NVTX ranges.
 
     tilejit.hooks.enter(lambda launch: print(launch.name, launch.grid))
 
-Triton's `knobs.runtime.launch_enter_hook` and `launch_exit_hook` (`tilejit.compat.triton`) are called by these.
-Not told are launches that go past the kernel: those of `kernel.bind(...)`, and replays of CUDA graphs.
+Triton's `launch_enter_hook` and `launch_exit_hook` are called by these. Launches of `kernel.bind(...)` and replays of
+CUDA graphs are not told.
 """
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from tilejit.errors import LaunchError
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch as hooks see it: the kernel's name, the grid in programs, the compiled kernel, the arguments by name,
-    and the stream that was given (None: the current one)."""
+    """The kernel's name, the grid in programs, the compiled kernel, the arguments by name, and the given stream."""
 
     name: str
     grid: tuple[int, int, int]
@@ -32,7 +31,7 @@ class Launch:
 
     @cached_property
     def bytes(self) -> int:
-        """Bytes of the arrays among the arguments, each counted once."""
+        """Of the arrays among the arguments, each counted once."""
         from tilejit.runtime.arrays import describe
         from tilejit.runtime.descriptor import TensorDescriptor
 
@@ -49,12 +48,12 @@ class Launch:
 
     @property
     def flops(self) -> int | None:
-        """Floating-point operations, where the kernel's `launch_metadata` says so (key `flops`, or `flops16`, ...)."""
+        """Where the kernel's `launch_metadata` has `flops`, or `flops16`, ..."""
         return next((v for k, v in self.metadata.items() if k.startswith("flops")), None)
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """What the kernel's own `launch_metadata(grid, kernel, arguments)` returns; empty without one."""
+        """What the kernel's own `launch_metadata(grid, kernel, arguments)` returns."""
         make = self.make_metadata
         return dict(make(self.grid, self.compiled.metadata, self.arguments)) if make else {}
 
@@ -63,8 +62,7 @@ Hook = Callable[[Launch], Any]
 
 
 class Hooks:
-    """The functions that launches call, and what records them (`recording.py`). `active` is a list that is empty while
-    there is nothing of either."""
+    """The functions that launches call, and recorders. `active` is an empty list while there are none."""
 
     def __init__(self) -> None:
         self.entering: list[Hook] = []
@@ -73,20 +71,20 @@ class Hooks:
         self.active: list[Any] = []
 
     def enter(self, hook: Hook) -> Hook:
-        """Call `hook(launch)` before each launch from now on."""
+        """Call `hook(launch)` before each launch."""
         return self._add(self.entering, hook)
 
     def exit(self, hook: Hook) -> Hook:
-        """Call `hook(launch)` after each launch from now on (when the launch was made: it may not have run)."""
+        """Call `hook(launch)` after each launch was made (it may not have run)."""
         return self._add(self.leaving, hook)
 
     def recorder(self) -> Any:
-        """What records the launches of this thread, or None."""
+        """Of this thread's launches, or None."""
         thread = threading.get_ident()
         return next((r for r in self.recorders if r.thread == thread), None)
 
     def refuse(self, why: str) -> None:
-        """What is recorded of this thread cannot be repeated."""
+        """What this thread records cannot be repeated."""
         recorder = self.recorder() if self.recorders else None
         if recorder is not None:
             recorder.refuse(why)
@@ -99,7 +97,7 @@ class Hooks:
         return hook
 
     def remove(self, hook: Hook) -> None:
-        """Call it no more. Raises LaunchError for what is no hook."""
+        """Raises LaunchError for no hook."""
         for hooks in (self.entering, self.leaving):
             if hook in hooks:
                 hooks.remove(hook)
@@ -114,9 +112,10 @@ HOOKS = Hooks()
 
 @contextmanager
 def nvtx_range(name: str) -> Iterator[None]:
-    """A range with a name in the timelines of Nsight: by torch if that is loaded, else by the package `nvtx`.
+    """A named range in the timelines of Nsight, by torch if that is loaded, else by the package `nvtx`.
 
-    Raises LaunchError where neither is there."""
+    Raises LaunchError where neither is there.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         push, pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop

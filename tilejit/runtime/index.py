@@ -1,10 +1,9 @@
 """The way to a cached kernel without reading sources: notes beside the cache's entries say which sources led to which.
 
-A note belongs to a kernel function (its file, place and name), the types of its arguments, its options, the compiler
-and the assembler. It lists every function that the kernel reaches, by file, time of change and size, what each of them
-read from its surroundings (constants by value, kernels by their place), and the key of the entry in the cache. Where
-all that still holds the entry is the one that the full key would find; anything else goes the long way, which hashes
-texts. Functions that come from no file are not noted.
+A note belongs to a kernel function (file, place, name), the types of its arguments, its options, the compiler and the
+assembler. It lists every function that the kernel reaches, by file, time of change and size, what each read from its
+surroundings (constants by value, kernels by place), and the entry's key. Where any of that changed, texts are hashed.
+Functions of no file are not noted.
 """
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ constants: weakref.WeakKeyDictionary[Any, list[Read]] = weakref.WeakKeyDictionar
 
 @lru_cache(maxsize=1024)
 def _stamp(file: str) -> tuple[int, int] | None:
-    """Time of change (ns) and size of a file when this process first met it; None for none."""
+    """Time of change (ns) and size of a file when this process first met it, or None."""
     try:
         s = os.stat(file)
     except OSError:
@@ -36,13 +35,14 @@ def _stamp(file: str) -> tuple[int, int] | None:
 
 
 def place(source: Any) -> list[Any]:
-    """Which function this is: its file, line and name."""
+    """A function's file, line and name."""
     return [source.file, source.line, source.fn.__qualname__]
 
 
 def _version(source: Any) -> list[Any] | None:
     """The same, with what changes when its text does, and its bytecode, for files that changed within one tick of the
-    clock; None for a function of no file."""
+    clock; None for a function of no file.
+    """
     stamp = None if source.replaced is not None else _stamp(source.file)
     if stamp is None:
         return None
@@ -53,15 +53,15 @@ def _version(source: Any) -> list[Any] | None:
 
 
 def _note(roots: Sequence[Any], facts: dict[str, Any]) -> str:
-    """The name of the note."""
     text = json.dumps([sys.implementation.cache_tag, list(map(place, roots)), facts], sort_keys=True,
                       separators=(",", ":"))
     return "index-" + hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 def find(roots: Sequence[Any], facts: dict[str, Any]) -> str | None:
-    """The text of the cache's key for a kernel (the first root; others are constants of it), if there is a note that
-    holds. facts: what else the key has."""
+    """The text of the cache's key for a kernel (the first root; others are its constants), if a note holds. facts: what
+    else the key has.
+    """
     text = cache.note(_note(roots, facts), "1")
     try:
         functions, key = json.loads(text) if text else (None, "")
@@ -75,7 +75,7 @@ def find(roots: Sequence[Any], facts: dict[str, Any]) -> str | None:
 
 
 def take(roots: Sequence[Any], facts: dict[str, Any], key: str) -> None:
-    """Note what a kernel reaches, and where that led to."""
+    """Note what a kernel reaches and its key."""
     from tilejit.frontend.captures import follow, reached, read_names
 
     sources = list(roots)
@@ -101,7 +101,7 @@ def take(roots: Sequence[Any], facts: dict[str, Any], key: str) -> None:
 
 
 def _holds(roots: Sequence[Any], functions: list[Any]) -> list[Read] | None:
-    """The constants that a note's functions read, if everything is as it was."""
+    """The constants that a note's functions read, if all is as it was."""
     from tilejit.frontend.captures import follow
 
     sources: list[Any] = [*roots, *[None] * (len(functions) - len(roots))]
@@ -142,7 +142,7 @@ def _text(value: Any) -> str:
 
 
 def _root(source: Any, chain: str) -> str:
-    """What the first of a chain of names is that leads to no constant: a module, mostly the language."""
+    """The first of a chain of names that leads to no constant: mostly a module."""
     try:
         value = source.lookup(chain.split(".")[0])
     except KeyError:

@@ -1,8 +1,8 @@
 """The `@kernel` decorator and the launch path.
 
-A call is bound by its shape (how many positional arguments, which keywords) through a `Plan` that is made once; the
-plan says how to compute each argument's key. A key that was seen before leads straight to a loaded kernel
-(`launch.py`); a new one compiles, under the kernel's lock. Nothing else is shared between threads.
+A call is bound by its shape (how many positional arguments, which keywords) through a `Plan` that is made once and says
+how to compute each argument's key. A known key leads to a loaded kernel (`launch.py`); a new one compiles, under the
+kernel's lock. Threads share nothing else.
 """
 from __future__ import annotations
 
@@ -56,14 +56,15 @@ _DECORATOR_IGNORED = frozenset({"version", "repr", "noinline"})
 
 
 class StaleGlobalError(LaunchError, RuntimeError):
-    """A constant that a kernel captured was changed after the kernel was compiled."""
+    """A captured constant was changed after the kernel was compiled."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How calls of one shape are bound. The flat tuple of a call is the kernel's parameters in their order, then the
-    options that were given, by name: `pick` makes it of positional arguments, keyword values and `rest` (what was given
-    before, and defaults). `at` has the place of each parameter, `options` that of each option."""
+    """How calls of one shape are bound. The flat tuple of a call is the kernel's parameters in order, then the given
+    options by name: `pick` makes it of positional arguments, keyword values and `rest` (given before, and defaults).
+    `at` has the place of each parameter, `options` that of each option.
+    """
 
     pick: Callable[[tuple], tuple]
     rest: tuple
@@ -75,10 +76,11 @@ class Plan:
 
 
 class Partial:
-    """A kernel some of whose arguments are given (none, of a `Kernel` itself): `p[grid](*args, **more)` launches it.
+    """A kernel some of whose arguments are given: `p[grid](*args, **more)` launches it.
 
-    `fast` is the way that the next launch goes: launchers (`launcher.py`) of the signatures seen so far, the newest
-    first, and behind them `_slowly`."""
+    `fast` is the next launch's way: launchers (`launcher.py`) of known signatures, newest first, and behind them
+    `_slowly`.
+    """
 
     _MOST = 16
 
@@ -90,7 +92,7 @@ class Partial:
         self.seen: set[tuple] = set()           # those that have a launcher, or cannot have one
 
     def unlearn(self) -> None:
-        """Drop the launchers, so that the next launch of each signature looks for its kernel."""
+        """Drop the launchers: the next launch of each signature looks for its kernel."""
         self.fast = self._slowly
         self.once.clear()
         self.seen.clear()
@@ -104,7 +106,7 @@ class Partial:
         return MethodType(self.fast, grid) if grid is not None else partial(self.fast, grid)
 
     def partial(self, **given: Any) -> Partial:
-        """The kernel with these keyword arguments given as well: constants, options, and numbers."""
+        """The kernel with these keyword arguments given as well."""
         return Partial(self.kernel, {**self.given, **given})
 
     def _plan(self, args: tuple, kwargs: dict[str, Any]) -> Plan:
@@ -124,7 +126,7 @@ class Partial:
         return self.fast(grid, *args, **kwargs)
 
     def _slowly(self, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
-        """A launch of any signature, and of any kind of argument; launchers hand it all parameters by position."""
+        """A launch of any signature; launchers hand it all parameters by position."""
         kernel = self.kernel
         if type(MISSING) in map(type, args):
             more = args[len(kernel.names):]
@@ -163,7 +165,8 @@ class Partial:
     def _quicken(self, key: tuple | None, compiled: CompiledKernel, entry: DeviceEntry, plan: Plan, flat: tuple,
                  options: dict[str, Any]) -> None:
         """Make a launcher for calls like this one, the second time that one comes; `entry` launches `compiled`, or its
-        programs merged."""
+        programs merged.
+        """
         kernel = self.kernel
         signature = (key, entry.compiled is compiled, tuple(options.items()), *map(type, flat))
         with kernel.lock:
@@ -257,14 +260,15 @@ class Kernel(Partial):
     def plan(self, count: int, keywords: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
         """The plan of a call with `count` positional arguments and these keywords, beside what is given.
 
-        Raises ArgumentError as Python would for a call."""
+        Raises ArgumentError as Python would for a call.
+        """
         form = self.forms.get((count, keywords, *given))
         if form is None:
             form = self.forms.setdefault((count, keywords, *given), self._form(count, keywords, tuple(given)))
         return Plan(form.pick, (*given.values(), *form.rest), form.keyers, form.at, form.options, form.shape)
 
     def _form(self, count: int, keywords: tuple[str, ...], given: tuple[str, ...]) -> Plan:
-        """The plan of such a call whatever is given; its `rest` is the defaults."""
+        """The plan whatever is given; its `rest` is the defaults."""
         name = self.__name__
         if count > len(self.names):
             raise ArgumentError(f"{name}() takes {len(self.names)} arguments but {count} were given; its signature is "
@@ -300,7 +304,6 @@ class Kernel(Partial):
                     {k: i for i, k in enumerate(sorted(options), len(self.names))}, tuple(sorted(options)))
 
     def options(self, plan: Plan, flat: tuple) -> dict[str, Any]:
-        """The options of a call; those that are None are left out."""
         given = {**self.defaults, **{k: flat[i] for k, i in plan.options.items()}}
         given["target"] = given["target"] or knobs.current().arch or None
         given["pointer_tma"] = given["pointer_tma"] and knobs.current().pointer_tma
@@ -315,19 +318,21 @@ class Kernel(Partial):
 
     # -- compiling ----------------------------------------------------------------------------------------------
     def compile(self, *args: Any, **kwargs: Any) -> CompiledKernel:
-        """Compile for these arguments without launching; needs no GPU. Types may stand for arrays and numbers, as
-        text: `"*bf16"`, `"int32"`, `"int32:16"` (divisible by 16), `"desc<bf16[128x64]>"`."""
+        """Compile without launching; needs no GPU. Text may give types of arrays and numbers: `"*bf16"`, `"int32"`,
+        `"int32:16"` (divisible by 16), `"desc<bf16[128x64]>"`.
+        """
         plan, flat = self._bound(args, kwargs)
         return self._compiled(self.describe(plan, flat, typed=True), self.options(plan, flat))
 
     def schedule(self, *args: Any, **kwargs: Any) -> str:
-        """The tile IR for these arguments (as `compile` takes them) with what the scheduler decides about time: stages,
-        cycles and rings of loops. A file of this text, edited, is the launch option `schedule`."""
+        """The tile IR for these arguments (as `compile` takes them) with the scheduler's stages, cycles and rings of
+        loops. A file of this text, edited, is the launch option `schedule`.
+        """
         plan, flat = self._bound(args, kwargs)
         return annotated(self.source, self.describe(plan, flat, typed=True), self.options(plan, flat))
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel:
-        """Compile, and with GPU arrays also load, so that a launch in a CUDA graph capture does neither."""
+        """Compile, and with GPU arrays load, so that a launch in a CUDA graph capture does neither."""
         plan, flat = self._bound(args, kwargs)
         if any(isinstance(d := device_of(flat[i]), int) and d != HOST for i in plan.at.values()):
             entry = self._entry(plan, flat, None)
@@ -337,8 +342,7 @@ class Kernel(Partial):
         return self.compile(*args, **kwargs)
 
     def prepare(self, *args: Any, **kwargs: Any) -> Callable[[], CompiledKernel]:
-        """A function that compiles for these arguments as they are now, in any thread; the first launch with them
-        takes what it made."""
+        """A function that compiles for these arguments in any thread; the first launch with them takes the result."""
         plan, flat = self._bound(args, kwargs)
         key, described, options = self._key(plan, flat), self.describe(plan, flat), self.options(plan, flat)
 
@@ -355,7 +359,7 @@ class Kernel(Partial):
         return made
 
     def report(self) -> str:
-        """What the compiler decided for every signature launched so far."""
+        """Of every signature launched so far."""
         others = [getattr(made, "entry", None) for e in self.entries.values()
                   for made in (*(getattr(e, which, None) for which in ("exact", "merged")),
                                *getattr(e, "lengths", {}).values())]
@@ -413,7 +417,7 @@ class Kernel(Partial):
 
     # -- torch's compiler: what it follows (see traced.py), and what its operators call ---------------------------
     def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        """A launch with torch's stand-ins for arguments: it becomes a call of a custom operator."""
+        """A launch with torch's stand-ins: a call of a custom operator."""
         traced.launch(self, traced.flat_grid(grid, self.meta(args, kwargs)), args, kwargs)
 
     def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -425,16 +429,16 @@ class Kernel(Partial):
         self._launch(tuple(grids), *args, **kwargs)
 
     def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Arguments that a launch adds by itself (none), and arrays that it changes beside the kernel (none)."""
+        """Arguments that a launch adds by itself, and arrays that it changes beside the kernel."""
         return {}, ()
 
     # -- launching ----------------------------------------------------------------------------------------------
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel | None:
-        """`k.run(..., grid=g)` is `k[g](...)`; with `warmup`, `k.warmup(...)`."""
+        """`k[grid](...)`, or with `warmup` `k.warmup(...)`."""
         return self.warmup(*args, **kwargs) if warmup else self._launch(grid, *args, **kwargs)
 
     def launch_as(self, compiled: CompiledKernel, grid: Any, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
-        """What `compiled[grid](...)` does; see there. As before Triton 3.3, all arguments but constants will do."""
+        """`compiled[grid](...)`. As before Triton 3.3, all arguments but constants will do."""
         run_time = [n for n in self.names if n not in self.constexprs]
         if len(args) == len(run_time) and not kwargs.keys() & self.keys:
             args, kwargs = (), {**dict(zip(run_time, args)), **kwargs}
@@ -455,8 +459,9 @@ class Kernel(Partial):
         return compiled
 
     def bind(self, grid: Any, /, *args: Any, **kwargs: Any) -> Callable[[], None]:
-        """A function without arguments that repeats this launch (on the stream that is current then, unless
-        `stream` was given), for benchmarks and CUDA graphs. It keeps its arguments alive."""
+        """A function that repeats this launch (on the stream that is current then, unless `stream` was given), for
+        benchmarks and CUDA graphs. It keeps its arguments alive.
+        """
         stream = kwargs.pop("stream", None) if "stream" not in self.keys else None
         plan, flat = self._bound(args, kwargs)
         dims = self.grid(grid, plan, flat)
@@ -468,7 +473,7 @@ class Kernel(Partial):
         return entry.repeated(dims, flat, stream, keep=flat)
 
     def grid(self, grid: Any, plan: Plan, flat: tuple) -> Grid:
-        """The grid as three integers; raises LaunchError for anything that is no grid."""
+        """Three integers; raises LaunchError for no grid."""
         return self.sizes(grid, lambda: {**self.defaults, **{k: flat[i] for k, i in plan.options.items()},
                                          **{n: flat[i] for n, i in plan.at.items()}})
 
@@ -491,7 +496,6 @@ class Kernel(Partial):
 
 
 def _picker(order: list[int]) -> Callable[[tuple], tuple]:
-    """A function that takes these places of a tuple."""
     if len(order) > 1:
         return itemgetter(*order)
     return lambda values: tuple([values[i] for i in order])
@@ -508,7 +512,7 @@ def _dtype(annotation: Any) -> DType | None:
 
 
 def captured_globals(source: KernelSource) -> list[tuple[Mapping[str, Any], str, Any]]:
-    """(namespace, name, value) of every constant that a kernel and the kernels it calls read from a module or class."""
+    """(namespace, name, value) of every constant that a kernel and its callees read from a module or class."""
     noted = index.constants.get(source)
     if noted is not None:
         return noted
@@ -532,10 +536,11 @@ def kernel(fn: Callable[..., Any] | None = None, *, debug: bool = False, do_not_
            **ignored: Any) -> Any:
     """Make a GPU kernel of a Python function written in the tile language.
 
-    Usable bare or with arguments: `do_not_specialize` lists parameters (names or indices) whose values and alignment
-    do not matter to the code, `do_not_specialize_on_alignment` those that are only told apart when 1; `debug` keeps
-    `tl.device_assert`. `launch_metadata(grid, kernel, arguments)` returns what hooks of launches are told
-    (`Launch.metadata`), as Triton's. Raises ArgumentError for an argument that neither tilejit nor Triton knows."""
+    Usable bare or with arguments: `do_not_specialize` lists parameters (names or indices) whose values and alignment do
+    not matter to the code, `do_not_specialize_on_alignment` those only told apart when 1; `debug` keeps
+    `tl.device_assert`; `launch_metadata(grid, kernel, arguments)` returns what hooks are told (`Launch.metadata`).
+    Raises ArgumentError for an argument that neither tilejit nor Triton knows.
+    """
     for k in ignored.keys() - _DECORATOR_IGNORED:
         raise ArgumentError(f"@kernel got an unknown argument {k!r}")
     if fn is None:

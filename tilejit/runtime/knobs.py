@@ -3,9 +3,8 @@
     with tilejit.knobs(dump="stages", cache=False):
         kernel[grid](...)
 
-Overrides hold for the current context (thread or task) and are part of a kernel's signature, so that a
-kernel compiled under one setting never serves another. Outside a `with`, a kernel keeps the environment
-of its first launch; nothing is read from the environment on the launch path.
+Overrides hold for the current context (thread or task) and are part of a kernel's signature. Outside a `with`, a kernel
+keeps the environment of its first launch.
 """
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ CHIPS = tuple(target.TARGETS)
 
 @dataclass(frozen=True)
 class Knobs:
-    """Each field `name` is read from `TILEJIT_NAME`; its default holds where the variable is unset or empty."""
+    """Field `name` is read from `TILEJIT_NAME`; its default holds where that is unset or empty."""
 
     #: where launches run: cuda, emulator (the PTX, on the CPU), evaluator (the tile IR, in numpy);
     #: empty: cuda where there is a GPU, else the CPU
@@ -68,7 +67,7 @@ _OFF = ("0", "off", "no", "none", "false")
 
 
 def from_environment(env: Mapping[str, str] | None = None) -> Knobs:
-    """The knobs that the environment sets. Raises LaunchError for a value that does not parse."""
+    """Raises LaunchError for a value that does not parse."""
     env = os.environ if env is None else env
     values = {f.name: env.get(f"TILEJIT_{f.name.upper()}", "") for f in fields(Knobs)}
     given = {k: _parse(k, v) for k, v in values.items() if v}
@@ -88,7 +87,7 @@ def _parse(name: str, text: str) -> Any:
 
 
 def chip() -> str:
-    """What launches that do not say it are compiled for, "sm_90a" or "sm_80": the knob `arch`."""
+    """What launches are compiled for by default, "sm_90a" or "sm_80": the knob `arch`."""
     inner = overrides()
     return (os.environ.get("TILEJIT_ARCH") if inner is None else inner.arch) or target.DEFAULT
 
@@ -108,7 +107,6 @@ overrides: Callable[[], Knobs | None] = _ACTIVE.get
 
 
 def current() -> Knobs:
-    """The knobs that hold here."""
     return _ACTIVE.get() or from_environment()
 
 
@@ -116,7 +114,8 @@ def current() -> Knobs:
 def knobs(**values: Any) -> Iterator[Knobs]:
     """Set knobs for a `with` block (and what it calls in this thread or task); yields the result.
 
-    Raises LaunchError for a knob that does not exist or a value of the wrong type."""
+    Raises LaunchError for an unknown knob or a value of the wrong type.
+    """
     for name, value in values.items():
         if name not in Knobs.__dataclass_fields__:
             near = close_matches(name, Knobs.__dataclass_fields__, 1)

@@ -1,7 +1,6 @@
 """A compiled kernel, ready to run: on a GPU, in the emulator (its PTX), or in the evaluator (its tile IR).
 
-An entry belongs to one signature of one kernel. `launch(grid, flat, stream)` takes the arguments as the flat tuple
-that the signature was made from.
+An entry belongs to one signature of one kernel; it takes arguments as the flat tuple that this was made from.
 """
 from __future__ import annotations
 
@@ -48,43 +47,42 @@ MANY = 4224
 
 
 class Entry(Protocol):
-    """What a signature leads to."""
-
     compiled: CompiledKernel
     nvtx: bool                  # whether launches are ranges in a profiler's timeline
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
-        """Run on a grid of blocks; `stream` None is the caller's current one."""
+        """Run on a grid of blocks; `stream` None is the current one."""
 
     def for_grid(self, grid: Grid, flat: tuple, stream: Any) -> Any:
-        """The entry to launch such a grid by: this one, or one of merged programs."""
+        """The entry for such a grid: this one, or one of merged programs."""
 
 
 def without_maps(k: CompiledKernel) -> CompiledKernel:
-    """The same kernel without tensor maps of descriptors that are made in it."""
+    """Without tensor maps of descriptors that are made in it."""
     return compile_kernel(k.kernel, k.args, {**k.options, "pointer_tma": False, "refused": True})
 
 
 def merged(k: CompiledKernel) -> CompiledKernel:
-    """The same kernel with as many programs a CTA as can be merged."""
+    """With as many programs a CTA as can be merged."""
     return compile_kernel(k.kernel, k.args, {**k.options, "programs_per_cta": k.metadata.mergeable})
 
 
 def spanned(k: CompiledKernel, n: int) -> tuple[int, int] | None:
-    """Between which lengths the kernel keeps a row like one of n elements in registers; None where it does not."""
+    """Between which lengths the kernel keeps a row like one of n elements in registers, or None."""
     from tilejit.passes.odd_rows import span
 
     return None if k.metadata.spanned is None else span(n, *k.metadata.spanned[1:])
 
 
 def of_length(k: CompiledKernel, between: tuple[int, int]) -> CompiledKernel:
-    """The same kernel for rows whose lengths are between these."""
+    """For rows whose lengths are between these."""
     return compile_kernel(k.kernel, k.args, {**k.options, "row_span": between})
 
 
 class Another:
-    """Another entry for the same signature, of the kernel that `change` makes of this one's. Compiled and made at need,
-    once, by `make(compiled, flat, stream)`."""
+    """Another entry for the same signature, of the kernel that `change` makes: compiled once, at need, by
+    `make(compiled, flat, stream)`.
+    """
 
     def __init__(self, change: Callable[[CompiledKernel], CompiledKernel], compiled: CompiledKernel,
                  make: Callable[[CompiledKernel, tuple, Any], Any]):
@@ -99,22 +97,22 @@ class Another:
 
 
 class Variants:
-    """What the entries of kernels that become PTX share: others for the same signature. `exact` is for arguments that
-    TMA does not take (a stride of zero, a base that is not aligned, a size of zero), without tensor maps of descriptors
-    that are made in the kernel; `merged` for grids of many small programs; `lengths` for rows of some lengths."""
+    """Other entries for the same signature. `exact` is for arguments that TMA does not take (a stride or size of zero,
+    an unaligned base), without tensor maps of descriptors that are made in the kernel; `merged` for grids of many small
+    programs; `lengths` for rows of some lengths.
+    """
 
     compiled: CompiledKernel
     at: Mapping[str, int]
 
     def vary(self, make: Callable[[CompiledKernel, tuple, Any], Any]) -> None:
-        """Say how they are made."""
         self.exact = Another(without_maps, self.compiled, make)
         self.merged = Another(merged, self.compiled, make)
         self.lengths: dict[tuple[int, int], Another] = {}
         self.make = make
 
     def for_length(self, flat: tuple) -> Another | None:
-        """What makes the entry for rows as long as these arguments'."""
+        """For rows as long as these arguments'."""
         assert self.compiled.metadata.spanned is not None
         between = spanned(self.compiled, int(flat[self.at[self.compiled.metadata.spanned[0]]]))
         if between is None:
@@ -131,7 +129,6 @@ class Variants:
         return another(flat, stream)
 
     def captured(self, flat: tuple, stream: Any) -> bool:
-        """Whether a CUDA graph is being captured."""
         return False
 
 
@@ -141,7 +138,7 @@ def told(meta: KernelMetadata, grid: Grid, flat: tuple) -> tuple:
 
 
 def addresses(flat: tuple) -> dict[int, Reader]:
-    """For each place that holds an array or descriptor, the cheapest way from the flat tuple to its address."""
+    """For each place of an array or descriptor, the cheapest way from the flat tuple to its address."""
     return {i: _address(i, x) for i, x in enumerate(flat) if device_of(x) is not None}
 
 
@@ -184,7 +181,6 @@ class DeviceEntry(Variants):
                                 else driver.stream_handle(stream))
 
     def frame(self, grid: Grid, flat: tuple) -> Frame:
-        """A filled parameter block."""
         return self.packer.frame(told(self.compiled.metadata, grid, flat))
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
@@ -203,8 +199,9 @@ class DeviceEntry(Variants):
             self.loaded.device.synchronize(stream)
 
     def repeated(self, grid: Grid, flat: tuple, stream: Any = None, keep: tuple = ()) -> Callable[[], None]:
-        """A function that launches with these arguments' values and addresses, which it holds in a frame of its own, on
-        the stream (None: the current one); `keep` stays alive as long as the function does."""
+        """A function that launches with these values and addresses, in a frame of its own, on the stream (None: the
+        current one); `keep` stays alive as long.
+        """
         try:
             frame = self.frame(grid, flat)
         except NotForTMA:
@@ -214,7 +211,7 @@ class DeviceEntry(Variants):
 
 
 class EmulatorEntry(Variants):
-    """A kernel whose PTX runs on the CPU; its arrays are in host memory. `report` is the last launch's."""
+    """A kernel whose PTX runs on the CPU; arrays are in host memory. `report` is the last launch's."""
 
     nvtx = False
 
@@ -234,7 +231,7 @@ class EmulatorEntry(Variants):
         self.report.check()
 
     def run(self, grid: Grid, flat: tuple, **options: Any) -> Report:
-        """Run and say what happened; `options` are those of `Program.launch`: policy, seed, listener, progress."""
+        """`options` are those of `Program.launch`: policy, seed, listener, progress."""
         meta: KernelMetadata = self.compiled.metadata
         if meta.cooperative:
             r = self.compiled.resources
@@ -250,7 +247,7 @@ class EmulatorEntry(Variants):
 
 
 class EvaluatorEntry:
-    """A kernel whose tile IR runs in numpy, program by program; its arrays are in host memory."""
+    """A kernel whose tile IR runs in numpy; arrays are in host memory."""
 
     nvtx = False
 
@@ -259,7 +256,6 @@ class EvaluatorEntry:
         self.fn = tile_ir(compiled.kernel, compiled.args, compiled.options)
 
     def for_grid(self, grid: Grid, flat: tuple, stream: Any) -> EvaluatorEntry:
-        """Itself: programs run one after another."""
         return self
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
@@ -276,7 +272,6 @@ class EvaluatorEntry:
 
 
 def _as_numpy(x: Any) -> Any:
-    """A numpy view of a host array, and of a descriptor's base; other arguments as they are."""
     if isinstance(x, TensorDescriptor):
         base = _as_numpy(x.base)
         return x if base is x.base else _HostDescriptor(base, x)
@@ -291,7 +286,7 @@ def _as_numpy(x: Any) -> Any:
 
 
 class _HostDescriptor:
-    """A descriptor whose base is a numpy array, as the evaluator takes it."""
+    """A descriptor on a numpy array."""
 
     def __init__(self, base: np.ndarray, d: TensorDescriptor):
         self.base, self.shape, self.strides = base, d.shape, d.strides
@@ -299,7 +294,7 @@ class _HostDescriptor:
 
 
 def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Views of the host arrays among the arguments, and of descriptors' bases, by the argument's name."""
+    """Views of host arrays and descriptors' bases, by the argument's name."""
     views = {name: _as_numpy(getattr(x, "base", x) if isinstance(x, TensorDescriptor) else x)
              for name, x in arguments.items()}
     return {name: v for name, v in views.items() if isinstance(v, np.ndarray)}
@@ -307,7 +302,8 @@ def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def host_memory(flat: tuple, follow: bool = False) -> list[np.ndarray]:
     """Byte arrays over the memory of all array arguments; overlapping ones become one. `follow`: and what addresses in
-    them point to, which may have other owners: to run in, never to put back."""
+    them point to, to run in, never to put back.
+    """
     bases = [x.base if isinstance(x, TensorDescriptor) else x for x in flat]
     found = [(x, info) for x in bases if (info := _memory_of(x)) is not None and 0 not in info.shape]
     spans = [extent(x, info) for x, info in found if not is_address(x)]

@@ -1,10 +1,9 @@
-"""Launchers: a function generated for one signature of one kernel, which a launch goes through in a microsecond or two.
+"""Launchers: functions generated for one signature of one kernel, for launches in a microsecond or two.
 
-A launcher takes the grid and the kernel's parameters under their own names, so that Python itself binds the call. It
-first looks whether the call is of its signature, by comparisons that stand in its text (types, dtypes, devices,
-alignment, constants, the class of integers; of several tensors torch is asked in one call first). Another call goes on
-to the next launcher, and at last to the way that every call can go (`Partial._slowly`). Then it writes addresses and
-numbers into a parameter block that is otherwise ready, and calls the driver. Facts of arrays count, not where they lie.
+A launcher takes the grid and the kernel's parameters under their own names. It first compares whether the call is of
+its signature (types, dtypes, devices, alignment, constants, the class of integers; of several tensors torch is asked
+first); another call goes on to the next launcher, and at last to `Partial._slowly`. Then it writes addresses and
+numbers into a ready parameter block and calls the driver.
 
     def add_kernel(_grid, /, x=_M, y=_M, out=_M, n=_M, BLOCK=_M, *_more, **_options): ...
 """
@@ -52,7 +51,6 @@ class _Text:
         self.assign: list[str] = []
 
     def name(self, value: Any) -> str:
-        """A name for an object."""
         name = f"_c{len(self.space)}"
         self.space[name] = value
         return name
@@ -73,11 +71,12 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
          defaults: Mapping[str, Any], given: Collection[str], options: Mapping[str, Any], compiled: CompiledKernel,
          entry: DeviceEntry, resolve: Callable[..., Any], captured: list[tuple[Mapping[str, Any], str, Any]],
          following: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The launcher for calls like one with these arguments (by name, all of them; those in `given` are no part of the
-    call) and options; None where an argument is of a kind that only the slow way knows.
+    """The launcher for calls like one with these arguments (by name; those in `given` are no part of the call) and
+    options; None where an argument is of a kind that only the slow way knows.
 
-    `compiled` is what is returned; `entry` launches that, or merges its programs where a grid has MANY of them.
-    `following` is what other calls go on to; `resolve(grid, arguments, options)` makes three numbers of a grid."""
+    `entry` launches `compiled`, which is returned, or merges its programs where a grid has MANY. Other calls go on to
+    `following`; `resolve(grid, arguments, options)` makes a grid's three numbers.
+    """
     packer: Packer = entry.packer
     if entry.blocking or any(p.fill == "desc" and not is_whole(p) for p in packer.map_params):
         return None
@@ -155,7 +154,6 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
 
 @lru_cache(maxsize=256)
 def _code(text: str, name: str) -> CodeType:
-    """Text compiled: that of other sizes is mostly the same."""
     return compile(text, name, "exec")
 
 
@@ -164,7 +162,7 @@ def _and(guards: list[str]) -> str:
 
 
 def _constant(text: _Text, n: str, x: Any) -> bool:
-    """A guard for a compile-time constant. (A float that is 0 or no number has no comparison of its own.)"""
+    """A guard for a constant. (A float that is 0 or no number has no comparison of its own.)"""
     if type(x) in (int, str) or type(x) is float and x and x == x:
         c = text.name(x)                                # mostly the same object: a literal of the caller
         text.guards.append(f"({n} is {c} or {n} == {c} and type({n}) is {text.name(type(x))})")

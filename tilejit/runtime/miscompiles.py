@@ -1,7 +1,7 @@
-"""Known miscompiles of assemblers: which text they get wrong without a message, in which versions, and what avoids it.
+"""Known miscompiles of assemblers: which text they silently get wrong, in which versions, and what avoids it.
 
-The compiler never writes these forms; an author's own PTX (`tl.inline_asm_elementwise`, an overridden stage) may. So
-every text that is assembled is looked through, and what is found is a remark on the kernel, as ptxas' own are.
+The compiler never writes these forms; an author's PTX (`tl.inline_asm_elementwise`, an overridden stage) may, so every
+text is looked through, and what is found is a remark on the kernel.
 """
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Miscompile:
-    """One row of the table. `lines` yields the 1-based PTX lines that have the form; versions are ptxas releases as
-    (major, minor): from `first` up to, without, `fixed`."""
+    """`lines` yields the 1-based PTX lines that have the form; versions are ptxas releases (major, minor): from `first`
+    up to, without, `fixed`.
+    """
 
     name: str
     what: str
@@ -23,7 +24,6 @@ class Miscompile:
     lines: Callable[[str], Iterator[int]]
 
     def affects(self, release: tuple[int, int]) -> bool:
-        """Whether a ptxas release, or a driver's own of that release, has the bug."""
         return self.first <= release < self.fixed
 
 
@@ -83,7 +83,7 @@ def _widened_copies(ptx: str) -> Iterator[int]:
 
 
 def _late_copies(ptx: str) -> Iterator[int]:
-    """Copies into a product's first operand of what was computed before the wait that the copy stands behind."""
+    """Copies into a product's first operand, behind a wait, of what was computed before it."""
     operands = {r.strip() for found in _FROM_REGISTERS.findall(ptx) for r in found.split(",")}
     if not operands:
         return
@@ -128,6 +128,6 @@ MISCOMPILES: tuple[Miscompile, ...] = (
 
 
 def found(ptx: str, release: tuple[int, int]) -> list[tuple[Miscompile, int]]:
-    """The rows that this release of ptxas gets wrong and that the text has, each with the first line (1-based)."""
+    """The rows that apply to this release and text, each with its first line (1-based)."""
     return [(row, line) for row in MISCOMPILES if row.affects(release)
             for line in (next(row.lines(ptx), 0),) if line]

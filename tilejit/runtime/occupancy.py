@@ -1,4 +1,4 @@
-"""How many programs run at the same time, and grids all of whose programs must (cooperative launches)."""
+"""How many programs run at once, and grids all of whose programs must (cooperative launches)."""
 from __future__ import annotations
 
 from tilejit.errors import LaunchError
@@ -7,14 +7,15 @@ from tilejit.ptx.metadata import KernelMetadata
 
 
 def resident(meta: KernelMetadata, registers: int, multiprocessors: int = 132) -> int:
-    """Programs that fit a GPU's multiprocessors at once, computed from what each takes (registers: a thread). A GPU's
-    driver knows better (`LoadedKernel.resident`)."""
+    """Programs that fit a GPU at once, by what each takes (registers: a thread). A driver knows better
+    (`LoadedKernel.resident`).
+    """
     per = target_named(meta.target).programs(meta.num_threads, registers, meta.shared_bytes)
     return per * multiprocessors // meta.cluster[0]
 
 
 def check_room(name: str, grid: tuple[int, int, int], room: int, threads: int, shared: int, ctas: int) -> None:
-    """Raises LaunchError for a cooperative grid of more programs than there is room for at once."""
+    """Raises LaunchError for a cooperative grid of more programs than there is room for."""
     programs = grid[0] * grid[1] * grid[2]
     if programs > room:
         cluster = f" of {ctas} CTAs" if ctas > 1 else ""

@@ -1,7 +1,7 @@
-"""Packs a launch's arguments into the parameters of a compiled kernel (see ptx/metadata.py).
+"""Packs a launch's arguments into the parameters of a compiled kernel (ptx/metadata.py).
 
-`Packer` compiles the parameter list once, for arguments at fixed places of a flat tuple, to a list of readers;
-a `Frame` is the memory that one launch needs: tensor maps, scalars and the `void*` array that points at them.
+`Packer` compiles the parameter list once to readers of a flat tuple; a `Frame` is the memory of one launch: tensor
+maps, scalars and the `void*` array that points at them.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAPS_KEPT = 1024
 
 
 def divide(a: int, b: int) -> int:
-    """Division that rounds towards zero, as the kernel's `//` on integers does."""
+    """Division that rounds towards zero, as in kernels."""
     return -(-a // b) if (a < 0) != (b < 0) else a // b
 
 
@@ -69,14 +69,15 @@ _ENDLESS = 2 ** 31 - 1
 
 
 class NotForTMA(LaunchError):
-    """Arguments that TMA does not take, of a descriptor that is made in the kernel: another kernel takes them."""
+    """Arguments that TMA does not take, of a descriptor made in the kernel: another kernel takes them."""
 
 
 class Packer:
     """The parameters of one compiled kernel, for one way of passing its arguments.
 
     `at` maps argument names to places in the flat tuple, `address` the places of arrays to readers of their address.
-    Safe for use by several threads; each launch takes a frame of its own."""
+    Threads may share it; each launch takes a frame of its own.
+    """
 
     def __init__(self, params: tuple[Param, ...], at: Mapping[str, int], address: Mapping[int, Reader],
                  encode: Encoder):
@@ -121,7 +122,6 @@ class Packer:
         return [read(flat) for read in self.scalars]
 
     def tensor_map(self, number: int, address: int, facts: Any) -> bytes:
-        """The encoded map of an address and facts."""
         template = self.template(number, address, facts)
         if template is not None:
             return address.to_bytes(8, "little") + template[8:]
@@ -129,8 +129,7 @@ class Packer:
                                                                      self._encoded(number, address, facts))
 
     def template(self, number: int, address: int, facts: Any) -> bytes | None:
-        """A map of these facts whose first word is its address, as far as two maps of the parameter tell; None if it is
-        not so."""
+        """A map of these facts whose first word is its address, as far as two maps of the parameter tell, or None."""
         try:
             return self.templates[number, facts]
         except KeyError:
@@ -165,7 +164,6 @@ class Packer:
             raise NotForTMA(str(error)) if p.made else error
 
     def place(self, frame: Frame, number: int, address: int, facts: Any) -> None:
-        """Put a map into a frame."""
         if address % 16:
             self._encoded(number, address, facts)              # raises
         template = self.template(number, address, facts)
@@ -174,7 +172,7 @@ class Packer:
         frame.maps[number] = None if template is None else facts
 
     def address_words(self, frame: Frame) -> list[int] | None:
-        """The words of a filled frame that are addresses; None if a tensor map in it has its address elsewhere too."""
+        """The words of a filled frame that are addresses; None if a tensor map has its address elsewhere too."""
         if None in frame.maps:
             return None
         scalars = [p for p in self.params if not isinstance(p, TensorMapParam)]
@@ -182,7 +180,6 @@ class Packer:
         return [*range(0, first, 16), *(first + i for i, p in enumerate(scalars) if isinstance(p, PointerParam))]
 
     def as_bytes(self, flat: tuple) -> list[bytes]:
-        """Every parameter's bytes, in order."""
         packed = self.pack(flat)
         maps = [self.tensor_map(n, address(flat), facts(flat)) for n, address, facts in self.descs]
         scalars = [p for p in self.params if not isinstance(p, TensorMapParam)]
@@ -201,7 +198,6 @@ class Packer:
         return self.unfit_values(self.values(flat), error)
 
     def unfit_values(self, values: list[Any], error: Exception) -> Exception:
-        """The same, for the scalars' values."""
         scalars = [p for p in self.params if not isinstance(p, TensorMapParam)]
         for p, value in zip(scalars, values):
             if isinstance(p, ScalarParam):
@@ -237,8 +233,9 @@ def _scalar(p: ScalarParam, at: Mapping[str, int]) -> Reader:
 
 
 class Frame:
-    """The memory of one launch: 128 bytes a tensor map (64-byte aligned, as the driver asks), 8 a scalar, and the
-    array of pointers to them at `address`. Used by one launch at a time."""
+    """The memory of one launch at a time: 128 bytes a tensor map (64-byte aligned), 8 a scalar, and the array of
+    pointers to them at `address`.
+    """
 
     def __init__(self, packer: Packer):
         maps, scalars, count = len(packer.map_params), len(packer.scalars), len(packer.params)
@@ -256,14 +253,14 @@ class Frame:
 
 
 def is_whole(p: TensorMapParam) -> bool:
-    """Whether a map is that of a descriptor argument as it is."""
+    """Whether a map is a descriptor argument's as it is."""
     rank = range(len(p.shape))
     return p.fill == "desc" and p.shape == tuple(("shape", p.base_arg, d) for d in rank) \
         and p.strides == tuple(("stride", p.base_arg, d) for d in rank)
 
 
 def validate_map(p: TensorMapParam, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    """Check what cuTensorMapEncodeTiled asks; it would only say CUDA_ERROR_INVALID_VALUE. Raises LaunchError."""
+    """Check what cuTensorMapEncodeTiled asks. Raises LaunchError."""
     size = DTYPES[p.dtype].bytes
     what = f"TMA descriptor of {p.base_arg!r} ({p.dtype}{list(shape)}, strides {list(strides)})"
     if address % 16:

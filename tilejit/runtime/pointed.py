@@ -1,4 +1,4 @@
-"""Addresses, for the emulator: what memory a kernel may reach through those that it gets or reads from arrays."""
+"""What memory a kernel in the emulator may reach through addresses that it gets or reads from arrays."""
 from __future__ import annotations
 
 import gc
@@ -20,9 +20,9 @@ REACH = 1 << 28
 def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
     """(first byte, one past the last) of memory that 64-bit integers in these host arrays point to.
 
-    Of torch's tensors the span is their storage. Where another array ends is not known: its span reaches to the end of
-    the mapping that the address lies in, REACH bytes at most. Nothing is found where the system does not list its
-    mappings (Linux does)."""
+    Of torch's tensors the span is their storage, of others it reaches to the end of the mapping, REACH bytes at most.
+    Nothing is found where the system does not list its mappings (Linux does).
+    """
     words: set[int] = set()
     for info in infos:
         if info.dtype.is_int() and info.dtype.bits == 64 and 0 < np.prod(info.shape) <= MOST:
@@ -32,8 +32,8 @@ def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
 
 
 def around(addresses: Iterable[int]) -> list[tuple[int, int]]:
-    """(first byte, one past the last) of the memory that addresses lie in, as `pointed_at` has it; other numbers
-    among them are passed over."""
+    """(first byte, one past the last) of the memory that addresses lie in, as `pointed_at`; other numbers are skipped.
+    """
     words = {w for w in addresses if w >= 1 << 16}
     if not words:
         return []
@@ -50,7 +50,6 @@ def around(addresses: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _storages() -> list[tuple[int, int]]:
-    """The host memory of every torch tensor that Python knows of."""
     torch = sys.modules.get("torch")
     if torch is None:
         return []
@@ -62,7 +61,7 @@ def _storages() -> list[tuple[int, int]]:
 
 
 def _mappings() -> list[tuple[int, int]]:
-    """The process's memory that can be read and written, sorted."""
+    """The process's readable and writable memory, sorted."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

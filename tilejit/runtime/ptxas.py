@@ -1,7 +1,7 @@
-"""Assembling PTX with ptxas, and what its log says: registers, spills, stack and the C75xx messages.
+"""Assembling PTX with ptxas, and its log: registers, spills, stack and the C75xx messages.
 
-ptxas is looked for in TILEJIT_PTXAS, in the wheel nvidia-cuda-nvcc, and on PATH. Without one the driver
-assembles the PTX text at load time. Never a linker route: cuLink and nvJitLink drop setmaxnreg.
+ptxas is looked for in TILEJIT_PTXAS, in the wheel nvidia-cuda-nvcc, and on PATH; without one the driver assembles.
+Never a linker route: cuLink and nvJitLink drop setmaxnreg.
 """
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ CODES = {
 
 @dataclass(frozen=True)
 class Message:
-    """One C7xxx remark of ptxas, or a form that it is known to miscompile (`code` is then that row's name), with the
-    user's source line where it can be told (`ptx_line` is 1-based, or 0)."""
+    """One C7xxx remark of ptxas, or a form that it miscompiles (`code` is that row's name), with the user's source line
+    if known (`ptx_line` is 1-based, or 0).
+    """
 
     code: str
     text: str
@@ -55,8 +56,9 @@ class Message:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel needs: registers a thread at launch; bytes a thread of spills and stack; barriers and
-    bytes of statically allocated shared memory a CTA."""
+    """Registers a thread at launch; bytes a thread of spills and stack; barriers and bytes of static shared memory a
+    CTA.
+    """
 
     registers: int
     spill_stores: int = 0
@@ -68,7 +70,7 @@ class Resources:
 
     @property
     def clean(self) -> bool:
-        """True if nothing in the log costs speed: no spill, no stack, no message."""
+        """Whether nothing in the log costs speed."""
         return not (self.spill_stores or self.spill_loads or self.stack or self.messages)
 
 
@@ -84,12 +86,12 @@ def _search(name: str, path: str) -> str | None:
 
 
 def find_tool(name: str) -> str | None:
-    """Path of a CUDA command line tool: from an nvidia-cuda-* wheel, else from PATH, else None."""
+    """A CUDA command line tool: from an nvidia-cuda-* wheel, else from PATH, else None."""
     return _search(name, os.environ.get("PATH", os.defpath))
 
 
 def find_ptxas() -> str | None:
-    """Path of ptxas, or None where the driver has to assemble. Raises AssemblyError if TILEJIT_PTXAS is no file."""
+    """None where the driver has to assemble. Raises AssemblyError if TILEJIT_PTXAS is no file."""
     given = knobs.current().ptxas
     if given == "driver":
         return None
@@ -100,7 +102,7 @@ def find_ptxas() -> str | None:
 
 @lru_cache(maxsize=4)
 def _version(path: str) -> str:
-    """Asked once for a file as it is now: the cache's folder has a note of it."""
+    """Asked once for a file as it is: the cache's folder has a note of it."""
     from tilejit.runtime import cache
 
     try:
@@ -125,13 +127,13 @@ def _asked(path: str) -> str:
 
 
 def version() -> str:
-    """The assembler and its version, for cache keys: `ptxas V13.0.88`, or `driver`."""
+    """For cache keys: `ptxas V13.0.88`, or `driver`."""
     path = find_ptxas()
     return _version(path) if path else "driver"
 
 
 def release() -> tuple[int, int]:
-    """The assembler's release as (major, minor); (0, 0) for the driver's, which is not asked."""
+    """(major, minor); (0, 0) for the driver's."""
     numbers = re.search(r"V(\d+)\.(\d+)", version())
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
@@ -151,7 +153,8 @@ def assemble(ptx: str, target: str = "sm_90a",
              meanwhile: Callable[[], Any] = lambda: None) -> tuple[bytes, Resources]:
     """The cubin of a PTX module and its resources; `meanwhile` is called while ptxas works.
 
-    Raises AssemblyError at the user's line."""
+    Raises AssemblyError at the user's line.
+    """
     import subprocess
     import tempfile
 
@@ -175,7 +178,7 @@ def assemble(ptx: str, target: str = "sm_90a",
 
 
 def error_of(log: str, ptx: list[str]) -> AssemblyError:
-    """The error of a failed run: the first complaint, at the user's line, with the PTX line as a note."""
+    """The first complaint, at the user's line, with the PTX line as a note."""
     for text in log.splitlines():
         found = re.search(r"\bline (\d+)", text)
         if found and re.search(r"error|fatal|C7[56]\d\d", text):

@@ -1,9 +1,9 @@
 """One call of a host function, written down: what it allocated and launched, made into a function that does it again.
 
-A `Recorder` is among the hooks of launches while the host function runs (`HOOKS.recorders`), so that every launch of
-its thread passes it by. What it saw becomes a `replay`, which takes the arguments and the addresses of their arrays,
-allocates, writes the addresses into parameter blocks that are otherwise ready, and calls the driver. A call that
-cannot be done so (it computed with torch, read an array's contents, waited, or ran on the CPU) says why in `refused`.
+A `Recorder` is among the hooks of launches while the host function runs. What it saw becomes a `replay`, which takes
+the arguments and the addresses of their arrays, allocates, writes addresses into ready parameter blocks, and calls the
+driver. A call that cannot be done so (it computed with torch, read an array's contents, waited, or ran on the CPU) says
+why in `refused`.
 """
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
 
 
 class Recorder:
-    """What a host function does in this thread while it is entered. Also holds every array that it meets, so that no
-    two of them have one address."""
+    """What a host function does in this thread. Holds every array that it meets, so that no two have one address."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -51,7 +50,6 @@ class Recorder:
         HOOKS.recorders.remove(self)
 
     def refuse(self, why: str) -> None:
-        """This call cannot be repeated."""
         self.refused = self.refused or why
 
     def allocated(self, x: Any, zeroed: bool = False) -> None:
@@ -59,7 +57,6 @@ class Recorder:
         self.events.append(("zeros" if zeroed else "empty", x))
 
     def launched(self, entry: Any, grid: tuple[int, int, int], flat: tuple, stream: Any) -> None:
-        """A launch that was made."""
         while isinstance(entry, SpreadEntry):
             entry, flat = entry.inner, entry.spread(flat)
         if not hasattr(entry, "loaded"):
@@ -98,8 +95,9 @@ def _watcher() -> type:
 
 
 def bound(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Callable[[], Any]:
-    """A function that makes the launches of one call again, in the same arrays, and returns what that call returned.
-    What the call allocated stays; zeros are zeros again. Raises LaunchError for a call that cannot be repeated."""
+    """A function that makes the launches of one call again, in the same arrays, and returns the same. What was
+    allocated stays; zeros are zeros again. Raises LaunchError for a call that cannot be repeated.
+    """
     with Recorder() as recorder:
         result = fn(*args, **kwargs)
     if recorder.refused:
@@ -120,7 +118,7 @@ class _Unrepeatable(Exception):
 
 
 class _Arrays:
-    """The arrays of a recording, and text for the address of each."""
+    """The arrays of a recording, and text for their addresses."""
 
     def __init__(self) -> None:
         self.known: dict[int, str] = {}             # address -> text
@@ -131,7 +129,7 @@ class _Arrays:
         self.arrays.append((text, x))
 
     def source(self, address: int) -> str | None:
-        """Text for an address; None for that of no array. Raises _Unrepeatable where arrays overlap."""
+        """None for the address of no array. Raises _Unrepeatable where arrays overlap."""
         if not address or address in self.known:
             return self.known.get(address, "0")
         inside = [(text, info) for text, info in self.infos() if info.span()[0] <= address < info.span()[1]]
@@ -145,8 +143,9 @@ class _Arrays:
 
 def replay(recorder: Recorder, result: Any, parameters: Sequence[str], arguments: Sequence[Any],
            inputs: Sequence[tuple[str, int, Any]], fetched: Sequence[str]) -> Callable[..., Any] | str:
-    """A function of `parameters` (which were `arguments`) and `fetched` (addresses) that does what was recorded, and
-    returns what corresponds to `result`; or why there is none. inputs: text, address and array of what was passed."""
+    """A function of `parameters` (which were `arguments`) and `fetched` (addresses) that does what was recorded and
+    returns what corresponds to `result`; or why there is none. inputs: text, address and array of what was passed.
+    """
     if recorder.refused:
         return recorder.refused
     try:
@@ -190,17 +189,15 @@ def _made(events: list[tuple[str, Any]], result: Any, parameters: Sequence[str],
 
 @lru_cache(maxsize=512)
 def _code(text: str) -> CodeType:
-    """Text compiled: recordings of other sizes mostly have the same."""
     return compile(text, "<replay>", "exec")
 
 
 def _memory(x: Any) -> tuple[Any, ...]:
-    """What of a tensor tells whether another object is the same: torch makes aliases of results on their way."""
+    """What tells that another tensor object is the same: torch makes aliases of results."""
     return x.data_ptr(), tuple(x.shape), tuple(x.stride()), x.dtype
 
 
 def _returned(result: Any, results: dict[Any, str]) -> str:
-    """Text for what the call returns."""
     if id(result) in results and result is not None:
         return results[id(result)]
     if is_torch(result) and _memory(result) in results:
@@ -213,8 +210,9 @@ def _returned(result: Any, results: dict[Any, str]) -> str:
 
 
 def _allocate(i: int, x: Any, zeroed: bool, index: int, space: dict[str, Any]) -> list[str]:
-    """Lines that make an array like x, and read its address: by what torch's own compiler allocates with, where there
-    is one GPU."""
+    """Lines that make an array like x and read its address: by what torch's compiler allocates with, where there is one
+    GPU.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not is_torch(x) or x.get_device() != index:
         raise _Unrepeatable("it allocates what is no tensor on the GPU")

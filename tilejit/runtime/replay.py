@@ -7,26 +7,24 @@
         return out
 
 A call is known by *facts*: of arrays the type, dtype, shape, strides, device, alignment (the address modulo 16) and
-which of them are at one address; of all else the value; and the knobs that hold. The function runs as it is when its
-facts come for the first time; the second time it is recorded (`recording.py`): what it allocated, and what it launched
-over which arrays. From then on its Python does not run any more: outputs are allocated, addresses are written into
-ready parameter blocks (a tensor map's address is one word of it), and the driver is called.
+which are at one address; of all else the value; and the knobs that hold. The second time its facts come the function is
+recorded (`recording.py`). From then on its Python does not run: outputs are allocated, addresses are written into ready
+parameter blocks, and the driver is called.
 
-What that asks of a function: what it does follows from the facts of its arguments alone. It may choose kernels, make
-descriptors, views, partials and grids, allocate (`tilejit.empty_like`, `tilejit.zeros_like`, torch's `empty` and
-`zeros` families), call other such functions, and return arguments, what it allocated, None, or tuples of those. It must
-not look at contents, at randomness or at state that changes, and not call what `bind` made. Where it computes by torch
-(a `.contiguous()` that copies), launches over arrays from elsewhere, tunes, or runs on the CPU, that is noticed, and
-such calls are made as they stand each time (`fn.calls.refused` counts why). Arguments: arrays, descriptors, numbers,
-strings, dtypes, None, kernels and functions, enums, frozen dataclasses, tuples of all that, and objects with a tuple
-`arrays` of what they hold (of which only those matter). Arguments of other types make a call that is not replayed.
+So what a function does must follow from the facts of its arguments alone. It may choose kernels, make descriptors,
+views, partials and grids, allocate (`tilejit.empty_like`, `tilejit.zeros_like`, torch's `empty` and `zeros` families),
+call other such functions, and return arguments, what it allocated, None, or tuples of those. It must not look at
+contents, randomness or changing state, nor call what `bind` made. Where it computes by torch (a `.contiguous()` that
+copies), launches over arrays from elsewhere, tunes, or runs on the CPU, calls are made as they stand each time
+(`fn.calls.refused` counts why). Arguments: arrays, descriptors, numbers, strings, dtypes, None, kernels and functions,
+enums, frozen dataclasses, tuples of all that, and objects with a tuple `arrays` of what they hold (only those matter).
+Calls with others are not replayed.
 
-`fn.bind(*args)` makes a call and gives a function that makes its launches again, in the same arrays, for what is
-repeated with other contents: nothing is looked up then.
+`fn.bind(*args)` makes a call and gives a function that makes its launches again, in the same arrays.
 
-Calls go around all this while there are hooks of launches (`tilejit.hooks`), torch's compiler is tracing, a function
-transform or dispatch mode of torch is active, or a gradient is asked for: then the function runs as it stands, or, if
-it is an operator (`tilejit.torch_op`), as a node of autograd's graph.
+While there are hooks of launches (`tilejit.hooks`), torch's compiler is tracing, a function transform or dispatch mode
+of torch is active, or a gradient is asked for, the function runs as it stands, or, if it is an operator
+(`tilejit.torch_op`), as a node of autograd's graph.
 """
 from __future__ import annotations
 
@@ -57,7 +55,8 @@ _PLAIN = (bool, int, str, bytes, type(None), type, DType, Enum, FunctionType, Bu
 @lru_cache(maxsize=1024)
 def _kind(kind: type) -> str:
     """How an argument of a type is known: "tensor", "array" (ours), "descriptor", "value", "float", "nested" (a tuple),
-    "holder" (of arrays), or "" where it is not."""
+    "holder" (of arrays), or "".
+    """
     torch = sys.modules.get("torch")
     if torch is not None and issubclass(kind, torch.Tensor):
         return "" if stand_in(kind) else "tensor"
@@ -118,13 +117,12 @@ _READ = {"tensor": ("{a} = {p}.data_ptr()",
 
 
 class Calls(dict[tuple, Callable[..., Any]]):
-    """What the calls of a host function go through: names and types of the arguments that are no defaults -> a function
-    generated for them, which looks the facts up.
+    """Names and types of the arguments that are no defaults -> a function generated for them, which looks the facts up.
 
-    `fast` takes any call: the newest of these functions, which hands calls with other types to the one before it, and
-    so on. around: takes the calls that cannot be replayed now (hooks, transforms); wanted: those where a tensor asks
-    for a gradient (None: they are calls as all others); integers: parameters that get tuples of integers only, which
-    need not be looked through."""
+    `fast` takes any call: the newest of these functions, which hands other calls to the one before it. around: takes
+    calls that cannot be replayed now (hooks, transforms); wanted: those where a tensor asks for a gradient (None: they
+    are as all others); integers: parameters that get tuples of integers only.
+    """
 
     _CHAINED = 8
 
@@ -144,7 +142,7 @@ class Calls(dict[tuple, Callable[..., Any]]):
         self.refused: Counter[str] = Counter()
 
     def _by_types(self, *args: Any, **kwargs: Any) -> Any:
-        """A call of any form: looked for by the types of what differs from the defaults."""
+        """A call of any form, by the types of what differs from the defaults."""
         given = dict(zip(self.positional, args))
         named = {**given, **kwargs}
         if not self.fixed or len(args) > len(given) or len(named) < len(given) + len(kwargs) or \
@@ -229,7 +227,7 @@ class Calls(dict[tuple, Callable[..., Any]]):
 
 
 def spelled(parameters: Iterable[inspect.Parameter], space: dict[str, Any]) -> tuple[str, str]:
-    """Parameters as text of a function that is generated, whose defaults go to `space`, and how it hands them on."""
+    """Parameters as text of a generated function, whose defaults go to `space`, and how it hands them on."""
     head, onward, star = [], [], False
     for q in parameters:
         if q.kind is q.KEYWORD_ONLY and not star:
@@ -246,7 +244,7 @@ def _never() -> bool:
 
 
 def transforms() -> bool:
-    """Whether a function transform or a dispatch mode of torch is active, where torch may be loaded later."""
+    """Whether a function transform or dispatch mode of torch is active; torch may be loaded later."""
     torch = sys.modules.get("torch")
     return torch is not None and (torch._C._are_functorch_transforms_active() or
                                   torch._C._len_torch_dispatch_stack() > 0)
@@ -258,7 +256,7 @@ def _code(text: str) -> CodeType:
 
 
 class _Known:
-    """The calls with arguments of certain types: facts -> what replays them."""
+    """Calls with arguments of certain types: facts -> what replays them."""
 
     def __init__(self, calls: Calls, params: list[str], kinds: list[str], fetched: list[str], call: str):
         self.calls, self.params, self.kinds, self.fetched = calls, params, kinds, fetched
@@ -293,8 +291,7 @@ class _Known:
 
 
 class Replayed:
-    """A host function whose calls are replayed; see `replayed`. below: it is called by torch below autograd, where a
-    tensor that asks for a gradient changes nothing."""
+    """See `replayed`. below: torch calls it below autograd, where gradients change nothing."""
 
     def __init__(self, fn: Callable[..., Any], below: bool = False, integers: Collection[str] = ()):
         self.fn = fn
@@ -309,7 +306,7 @@ class Replayed:
         return self.calls.fast(*args, **kwargs)
 
     def bind(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
-        """Make this call, and a function that makes its launches again: see `recording.bound`."""
+        """See `recording.bound`."""
         return bound(self.fn, args, kwargs)
 
     def __repr__(self) -> str:
@@ -317,6 +314,7 @@ class Replayed:
 
 
 def replayed(fn: Callable[..., Any]) -> Replayed:
-    """Make the calls of a host function that launches kernels cost little more than its launches: see this module's
-    text for what it asks of the function. (Operators, `tilejit.torch_op`, have it built in by `replay=True`.)"""
+    """Make the calls of a host function that launches kernels cost little more than its launches; see this module for
+    what it asks. (Operators, `tilejit.torch_op`, have it by `replay=True`.)
+    """
     return Replayed(fn)

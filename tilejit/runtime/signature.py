@@ -1,10 +1,9 @@
 """What a kernel is specialised by, and what the compiler is told of each argument.
 
-Every kind of argument has a *key*, which is computed at every launch and must be cheap, and a description (`Param`
-or `Const`), which is made when a key is new. Equal keys have equal descriptions. Specialisation follows Triton: an
-integer that is 1 becomes a constant, integers divisible by 16 and pointers aligned to 16 bytes are marked so, and
-(more than Triton knows) integers divisible by 8, and those that are not negative;
-`do_not_specialize` turns that off for an argument. Constants are told apart by type: 1, 1.0 and True differ.
+Every argument has a *key*, computed at every launch, and a description (`Param` or `Const`), made when a key is new. As
+in Triton, an integer that is 1 becomes a constant, integers divisible by 16 and pointers aligned to 16 bytes are marked
+so; also integers divisible by 8, and those that are not negative. `do_not_specialize` turns that off. Constants are
+told apart by type: 1, 1.0 and True differ.
 """
 from __future__ import annotations
 
@@ -49,20 +48,20 @@ WIDEST = 1 << 20
 
 # -- keys ---------------------------------------------------------------------------------------------------------
 class Keys(dict[type, Keyer]):
-    """type of an argument -> function from the argument to its key; types met for the first time are looked up by
-    `resolve`. `keys[type(x)](x)` is the key of x."""
+    """type of an argument -> function to its key; new types are looked up by `resolve`. `keys[type(x)](x)` is the key
+    of x.
+    """
 
     def __missing__(self, kind: type) -> Keyer:
         keyer = self[kind] = self.resolve(kind)
         return keyer
 
     def resolve(self, kind: type) -> Keyer:
-        """The function for a type."""
         raise NotImplementedError
 
 
 class ConstantKeys(Keys):
-    """Keys of compile-time constants: value and type. An integer or a text is its own key; the rest is tagged."""
+    """Keys of constants: an integer or a text itself; the rest tagged with its type."""
 
     def __init__(self) -> None:
         super().__init__({int: int, str: str})
@@ -72,7 +71,6 @@ class ConstantKeys(Keys):
 
 
 def constant_key(x: Any) -> Hashable:
-    """The tagged key of a compile-time constant."""
     if isinstance(x, constexpr):
         return ConstantKeys()[type(x.value)](x.value)
     if isinstance(x, float):
@@ -84,7 +82,8 @@ def constant_key(x: Any) -> Hashable:
 
 class ArgumentKeys(Keys):
     """Keys of run-time arguments; `align` and `ones`: specialise on divisibility by 16, and on being 1; `most`: and on
-    the power of two that an integer is at most."""
+    the power of two that an integer is at most.
+    """
 
     def __init__(self, align: bool, ones: bool, most: bool = False):
         self.align, self.ones, self.most = align, ones, most
@@ -122,7 +121,7 @@ def _int_key(x: int) -> Hashable:
 
 
 def most_of(x: int) -> int:
-    """The power of two that a number of columns is at most; 0 for what is none, or more than rows are kept of."""
+    """The power of two that a number of columns is at most; 0 for what is none, or too many for rows that are kept."""
     return 1 << (x - 1).bit_length() if 1 < x <= WIDEST else 0
 
 
@@ -135,14 +134,13 @@ _GUARDS_VALUE = {"1": "{n} == 1", "i32": "{n} != 1 and -2147483648 <= {n} < 2147
 
 
 def _bounded() -> dict[Hashable, str]:
-    """The guards of integers whose keys say too which power of two they are at most."""
     bounds = {0: f"not 1 < {{n}} <= {WIDEST}"}
     bounds |= {1 << i: f"{1 << i >> 1} < {{n}} <= {1 << i}" for i in range(1, WIDEST.bit_length())}
     return {(key, most): f"{guard} and {bound}" for key, guard in _GUARDS.items() for most, bound in bounds.items()}
 
 
 def _divisor(x: int) -> int:
-    """Which of 16 and 8 divides an integer, or 1: rows of 16-bit elements are read in whole vectors by eight."""
+    """Which of 16 and 8 divides an integer, or 1."""
     return 1 if x & 7 else 8 if x & 8 else 16
 
 
@@ -163,7 +161,7 @@ def _torch_key_plain(x: Any) -> Hashable:
 
 
 def _place(x: Any) -> Any:
-    """The GPU's index of a torch tensor, HOST for host memory, but "pinned" where every GPU reaches it."""
+    """A torch tensor's GPU index, HOST, or "pinned" where every GPU reaches it."""
     index = x.get_device()
     return index if index >= 0 else "pinned" if x.is_pinned() else HOST
 
@@ -182,9 +180,10 @@ def _array_key(x: Any, align: bool) -> Hashable:
 # -- descriptions -------------------------------------------------------------------------------------------------
 def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | None = None,
                       typed: bool = False) -> Arg:
-    """What the compiler is told of a run-time argument; `typed`: text may name a type (see `_from_text`).
+    """What the compiler is told of a run-time argument; `typed`: text may name a type (`_from_text`).
 
-    Raises ArgumentError for what is no argument."""
+    Raises ArgumentError for what is no argument.
+    """
     if isinstance(x, str):
         return _from_text(name, x) if typed else Const(x)
     if isinstance(x, tuple):
@@ -246,8 +245,9 @@ _SHORT = {f"{k[0]}{t.bits}": t for k, t in DTYPES.items() if t.is_int()}
 
 
 def _from_text(name: str, text: str) -> Arg:
-    """`*bf16` (aligned to 16 bytes), `*bf16:2` (to 2), `int32` or `i32`, `int32:16` (divisible by 16), and for
-    descriptors `desc<bf16[128x64]>`: types instead of values, to compile without arrays. Other text is a constant."""
+    """Types to compile without arrays: `*bf16` (aligned to 16 bytes), `*bf16:2` (to 2), `int32` or `i32`, `int32:16`
+    (divisible by 16), `desc<bf16[128x64]>`. Other text is a constant.
+    """
     base, _, number = text.partition(":")
     word = base.lstrip("*")
     t = DTYPES.get(word) or _SHORT.get(word)
@@ -266,7 +266,7 @@ def _from_text(name: str, text: str) -> Arg:
 
 
 def device_of(x: Any) -> int | None:
-    """The GPU's index of an array argument, HOST for host memory, None for what is no array or reached from all."""
+    """An array's GPU index, HOST, None for what is no array or reached from all."""
     if isinstance(x, (TensorDescriptor, DeviceArray)):
         return x.device
     if is_torch(x):
@@ -279,7 +279,7 @@ def device_of(x: Any) -> int | None:
 
 
 def common_device(arguments: dict[str, Any]) -> int | None:
-    """The one device of all array arguments; None if there is no array. Raises ArgumentError if they differ."""
+    """The one device of all array arguments, if any. Raises ArgumentError if they differ."""
     places = {n: d for n, x in arguments.items() if (d := device_of(x)) is not None}
     if len(set(places.values())) > 1:
         words = [f"{n!r} on " + ("the cpu" if d == HOST else f"gpu {d}") for n, d in places.items()]

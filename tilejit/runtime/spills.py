@@ -1,9 +1,8 @@
-"""Registers of kernels that ptxas would spill, or that it gives a few too many for one more program beside the others.
+"""Kernels that ptxas would spill, or give a few registers too many for one more program on a multiprocessor.
 
-Told nothing, ptxas weighs a thread's registers against the warps that find room beside each other, and now and then
-stops a few words short of what a kernel needs. Such a kernel is assembled again, told to leave room for fewer programs
-on a multiprocessor: first for one program fewer than those registers allow, then for one alone. A kernel of which one
-program more would find room with a few registers less, the fewer the more programs there are, is told of one more.
+A kernel that spills is assembled again, told to leave room for one program fewer than its registers allow, then for one
+alone. A kernel of which one program more would find room with a few registers less, the fewer the more programs there
+are, is told of one more.
 """
 from __future__ import annotations
 
@@ -26,10 +25,11 @@ Assembled = tuple[str, bytes, Resources, Union[Record, None]]
 
 
 def assembled(ptx: str, meta: KernelMetadata, meanwhile: Callable[[], Any]) -> Assembled:
-    """The text that was kept, its cubin and resources, and a record where that is not the text as it was given:
-    a text that says itself how many registers or programs there shall be is kept, short of wishes.
+    """The text that was kept, its cubin and resources, and a record where that is another text. One that says itself
+    how many registers or programs there shall be is kept, short of wishes.
 
-    Raises AssemblyError at the user's line."""
+    Raises AssemblyError at the user's line.
+    """
     cubin, resources = ptxas.assemble(ptx, meta.target, meanwhile)
     if resources.spill_stores and WISH in ptx:
         ptx = _without_wishes(ptx)
@@ -40,7 +40,6 @@ def assembled(ptx: str, meta: KernelMetadata, meanwhile: Callable[[], Any]) -> A
 
 
 def _for_fewer(ptx: str, meta: KernelMetadata, cubin: bytes, least: Resources) -> Assembled:
-    """Of a kernel that spills, what spills least."""
     found: Assembled = ptx, cubin, least, None
     most = target_named(meta.target).programs(meta.num_threads, least.registers, meta.shared_bytes)
     for programs in sorted({max(1, most - 1), 1}, reverse=True):
@@ -55,7 +54,7 @@ def _for_fewer(ptx: str, meta: KernelMetadata, cubin: bytes, least: Resources) -
 
 
 def _for_more(ptx: str, meta: KernelMetadata, cubin: bytes, most: Resources) -> Assembled:
-    """Of a kernel that spills nothing, what leaves room for one program more if that is to be had cheaply."""
+    """What leaves room for one program more without spills, if that is to be had cheaply."""
     room, threads = target_named(meta.target).programs, meta.num_threads
     programs = room(threads, most.registers, meta.shared_bytes)
     least = -int(-most.registers * (1 - 1 / (SHARE * programs)) // 8) * 8
@@ -76,7 +75,7 @@ def _without_wishes(ptx: str) -> str:
 
 
 def _with_room(ptx: str, programs: int) -> str:
-    """The text with the directive behind the one that every kernel has, in place of a wish."""
+    """The text with the directive in place of a wish."""
     head, directive, rest = _without_wishes(ptx).partition(".maxntid ")
     line, end, rest = rest.partition("\n")
     return f"{head}{directive}{line}\n.minnctapersm {programs}{end}{rest}"

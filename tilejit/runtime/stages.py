@@ -1,10 +1,9 @@
-"""Looking into the line, and reaching into it: every stage of a compilation as a numbered text file.
+"""Every stage of a compilation as a numbered text file, to read or replace.
 
-TILEJIT_DUMP=dir writes `dir/<kernel>/00-frontend.tile ... 11-kernel.ptx` (`all`: to stderr). TILEJIT_OVERRIDE=dir
-reads the file of the same name, with or without its number, in place of what the compiler made of the stages
-`frontend`, `layouts`, those of the scheduler (`annotated`, `rotated`, `planned`, `asyncify`, `stores`, `cluster`,
-`prefetch`, `split`, `release`, `sink_waits`, `ping_pong`, `early`, `strips`, `scheduled`) and `kernel.ptx`; the launch
-metadata stays the compiler's.
+TILEJIT_DUMP=dir writes `dir/<kernel>/00-frontend.tile ... 11-kernel.ptx` (`all`: to stderr). TILEJIT_OVERRIDE=dir reads
+the file of the same name, with or without its number, in place of the stages `frontend`, `layouts`, those of the
+scheduler (`annotated`, `rotated`, `planned`, `asyncify`, `stores`, `cluster`, `prefetch`, `split`, `release`,
+`sink_waits`, `ping_pong`, `early`, `strips`, `scheduled`) and `kernel.ptx`; the launch metadata stays the compiler's.
 """
 from __future__ import annotations
 
@@ -16,22 +15,20 @@ from tilejit.runtime.knobs import Knobs
 
 
 class Stages:
-    """The stages of one compilation of `kernel`, in order."""
-
     def __init__(self, kernel: str, knobs: Knobs):
         self.kernel, self.count = kernel, 0
         self.dump, self.override = knobs.dump, Path(knobs.override, kernel) if knobs.override else None
 
     @property
     def active(self) -> bool:
-        """True if stages are to be seen or replaced, so that a cached result must not stand in."""
+        """Whether stages are seen or replaced: a cached result must not stand in."""
         return bool(self.dump or self.override)
 
     def __call__(self, name: str, fn: Function) -> Function:
         """Show a stage in tile IR; returns it, or what replaces it.
 
-        Raises CompilationError for a text that is no tile IR, VerificationError at the user's line for one that breaks
-        a rule of it."""
+        Raises CompilationError for a text that is no tile IR, VerificationError for one that breaks a rule of it.
+        """
         from tilejit.ir.text import parse_function
         from tilejit.ir.verify import verify
 

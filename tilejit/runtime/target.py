@@ -1,4 +1,4 @@
-"""Where kernels run by default: on the GPU, or, where there is none, on the CPU (said once on stderr)."""
+"""Where kernels run by default: on the GPU, or on the CPU (said once on stderr)."""
 from __future__ import annotations
 
 import sys

@@ -1,4 +1,4 @@
-"""`tilejit.timeline`: how a kernel's roles, copies and products overlap, drawn from a run in the emulator."""
+"""`tilejit.timeline`: how a kernel's roles, copies and products overlap in the emulator."""
 from __future__ import annotations
 
 import json
@@ -20,7 +20,7 @@ _PICTURES = (".svg", ".png", ".pdf")
 
 @dataclass(frozen=True)
 class Timeline:
-    """What `timeline` returns: the spans of every recorded CTA (`Span`, clocks), the launch's report, the files."""
+    """The spans of every recorded CTA (`Span`, clocks), the launch's report, the files."""
 
     spans: tuple[Span, ...]
     report: Report
@@ -28,7 +28,6 @@ class Timeline:
 
     @property
     def clocks(self) -> int:
-        """When the last span ends."""
         return max((s.end for s in self.spans), default=0)
 
     def busy(self, cta: int, lane: int | str) -> float:
@@ -47,19 +46,17 @@ def timeline(kernel: Kernel, grid: Any, /, *args: Any, out: str | Path = "timeli
              **constants: Any) -> Timeline:
     """Run `kernel[grid](*args, **constants)` in the emulator and show who did what when.
 
-    Writes two files beside each other: `out` with the suffix .json, a trace of the first `ctas` CTAs that
-    https://ui.perfetto.dev and chrome://tracing open (one clock shows as one nanosecond), and `out` itself (.svg, .png
-    or .pdf; .svg if it has no other suffix), a picture of CTA `picture` (linear index): a lane for each role, the
-    copies in flight and the tensor cores by pipeline stage, waits hatched; all of its time, or the clocks of `window`
-    (start, end). The picture needs matplotlib.
+    Writes `out` with the suffix .json, a trace of the first `ctas` CTAs for https://ui.perfetto.dev and
+    chrome://tracing (one clock shows as one nanosecond), and `out` itself (.svg, .png or .pdf; .svg without a suffix;
+    needs matplotlib), a picture of CTA `picture` (linear index): a lane for each role, copies in flight and tensor
+    cores by pipeline stage, waits hatched; all of its time, or the clocks of `window` (start, end).
 
-    Parameters of the kernel that have the names of these options (`out`, ...) are given by position.
-    Arrays are in host memory, as for `TILEJIT_TARGET=emulator`, and hold the results afterwards. A run that breaks a
-    rule is drawn too, as far as it came: see `.report.findings` of the result.
+    Parameters of the kernel that have the names of these options are given by position. Arrays are in host memory and
+    hold the results afterwards. A run that breaks a rule is drawn as far as it came: see `.report.findings`.
 
-    The clock is logical, an illustration and not a measurement: instructions cost a fixed time, copies and products
-    as much as `rates` (`tilejit.emulator.Rates`) says for their size, each unit does one thing at a time, every CTA
-    has a multiprocessor of its own. See `tilejit/emulator/replay.py`.
+    The clock is logical, not a measurement: instructions cost a fixed time, copies and products what `rates`
+    (`tilejit.emulator.Rates`) says for their size, each unit does one thing at a time, every CTA has a multiprocessor
+    of its own. See `tilejit/emulator/replay.py`.
 
     Raises LaunchError for arguments that do not fit, for a picture of a CTA that was not recorded or of no clocks,
     CompilationError as a launch does.

@@ -1,8 +1,8 @@
-"""Custom operators of torch that launch kernels: what compiled and exported programs call (see `traced.py`).
+"""Custom operators of torch that launch kernels: what compiled and exported programs call (`traced.py`).
 
-An operator belongs to one kernel and one way of calling it. Its name carries a hash of both, so that a program that is
-cached on disk finds the same operator in another process, once that has traced the same call. Which arguments it
-changes is read off the kernel's tile IR (`ir/written.py`).
+An operator belongs to one kernel and one way of calling it. Its name carries a hash of both, so that cached programs
+find it in another process, once that has traced the same call. Which arguments it changes is read off the tile IR
+(`ir/written.py`).
 """
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _defined: set[str] = set()
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """The torch library that the operators belong to."""
     import torch
 
     return torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -41,7 +40,8 @@ def kernel_operator(number: int, count: int, keywords: tuple, kinds: tuple, dtyp
     """The name (in `torch.ops.tilejit`) of the operator for launches of a kernel or tuner with `count` positional
     arguments and these keywords, of these kinds (`traced._take`) and dtypes of tensors.
 
-    Raises ArgumentError for a call that does not fit the kernel's signature."""
+    Raises ArgumentError for a call that does not fit the kernel's signature.
+    """
     target = targets[number]
     kernel = target.kernel
     if target is kernel:
@@ -77,12 +77,10 @@ def _define(name: str, target: Any, count: int, names: tuple[str, ...], kinds: t
 
 
 def _spelled(name: str) -> str:
-    """A parameter's name in a schema."""
     return name + "_" if keyword.iskeyword(name) or name in ("self", "None") else name
 
 
 def _parameters(name: str, kind: tuple, changed: bool) -> list[str]:
-    """The parameters of a schema for one argument."""
     tensor = "Tensor(" + name + "!)" if changed else "Tensor"
     what = kind[0]
     if what == "tensor":
@@ -132,8 +130,9 @@ def _told(kind: tuple) -> Any:
 
 
 def _changed(target: Any, names: tuple[str, ...], kinds: tuple, dtypes: tuple) -> set[str]:
-    """The arguments that a launch writes to; all, where the kernel cannot be built from what is known when a program is
-    traced (the error, if it is one, is that of the launch)."""
+    """The arguments that a launch writes to; all, where the kernel cannot be built while tracing (an error is that of
+    the launch).
+    """
     kernel, left = target.kernel, iter(dtypes)
     given = {n: _sample(k, left) for n, k in zip(names, kinds)}
     supplied, more = target.sample()
@@ -153,7 +152,7 @@ def _holds_tensor(kind: tuple) -> bool:
 
 
 def _sample(kind: tuple, dtypes: Iterator[str]) -> Any:
-    """An argument as text that stands for its type (`signature._from_text`), or the constant itself."""
+    """An argument as text for its type (`signature._from_text`), or the constant itself."""
     what = kind[0]
     if what == "tensor":
         return f"*{_dtype_name(next(dtypes))}"

@@ -1,8 +1,7 @@
-"""Launches while torch traces (torch.compile, torch.export): each becomes a call of a custom operator.
+"""Launches while torch traces (torch.compile, torch.export): each becomes a call of a custom operator (`torch_ops.py`).
 
-torch's tracer follows the Python of this file (`launch`) with stand-ins for tensors and numbers, so it keeps to plain
-tuples, dicts and isinstance. What needs the rest of Python, defining the operator, is one call on constants
-(`_operator`), which the tracer makes as it is. The operators themselves are in `torch_ops.py`.
+torch's tracer follows the Python of `launch` with stand-ins, so it keeps to plain tuples, dicts and isinstance.
+Defining the operator is one call on constants (`_operator`), which the tracer makes as it is.
 """
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ targets: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def number_of(target: Any) -> int:
-    """A number for a kernel or a tuner, by which traced code names it."""
+    """By which traced code names a kernel or a tuner."""
     number = next(_numbers)
     targets[number] = target
     return number
@@ -32,7 +31,8 @@ def number_of(target: Any) -> int:
 def launch(target: Any, grids: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Put a launch of a kernel (or of what tunes one) into torch's graph; `grids` is flat, three numbers a grid.
 
-    Raises LaunchError for arguments that no operator can take."""
+    Raises LaunchError for arguments that no operator can take.
+    """
     torch = sys.modules["torch"]
     kernel = target.kernel
     kinds: list[Any] = []
@@ -93,7 +93,6 @@ def _take(n: str, v: Any, constant: bool, dtypes: list[Any], values: list[Any]) 
 
 
 def _operator(number: int, count: int, keywords: tuple, kinds: tuple, dtypes: tuple) -> str:
-    """The name of the operator for such a launch, defined if need be."""
     from tilejit.runtime.torch_ops import kernel_operator
 
     return kernel_operator(number, count, keywords, kinds, dtypes)

@@ -1,4 +1,4 @@
-"""Tuples as arguments: their elements are parameters of the kernel, in places of their own behind those of the call."""
+"""Tuples as arguments: their elements are parameters of the kernel, behind those of the call."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from tilejit.runtime.launch import Entry, Grid
 
 
 def leaves(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The elements of tuples among arguments, the others as they are, each by a name for errors."""
+    """The elements of tuples among arguments, the others as they are, by names for errors."""
     found: dict[str, Any] = {}
 
     def visit(name: str, x: Any) -> None:
@@ -25,7 +25,7 @@ def leaves(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Spread:
-    """Where the elements of tuples stand in the flat tuple of a call: behind what the call has."""
+    """Where the elements of tuples stand: behind the flat tuple of the call."""
 
     def __init__(self, args: Mapping[str, Arg], at: Mapping[str, int], flat: tuple):
         inner = {place: name for place, (name, _) in run_time(args).items() if len(place) > 1}
@@ -33,7 +33,6 @@ class Spread:
         self.at = {**at, **{name: len(flat) + i for i, name in enumerate(inner.values())}}
 
     def __call__(self, flat: tuple) -> tuple:
-        """The flat tuple with the elements of its tuples behind."""
         out = list(flat)
         for i, path in self.places:
             x = flat[i]
@@ -50,11 +49,9 @@ class SpreadEntry:
         self.inner, self.spread, self.compiled = inner, spread, inner.compiled
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
-        """As that of the entry inside."""
         self.inner.launch(grid, self.spread(flat), stream)
 
     def for_grid(self, grid: Grid, flat: tuple, stream: Any) -> Entry:
-        """As that of the entry inside."""
         found = self.inner.for_grid(grid, self.spread(flat), stream)
         return self if found is self.inner else SpreadEntry(found, self.spread)
 
