@@ -1,9 +1,8 @@
-"""Emitters of elementwise arithmetic: one instruction sequence per element, for every dtype.
+"""Emitters of elementwise arithmetic: one instruction sequence per element.
 
-8-bit integers are computed in 16 bits and wrapped; fp16 and bf16 use the native instructions of sm_90
-where they exist and otherwise go through fp32 with one rounding at the end. Approximate functions
-(PTX ISA, floating point instructions): ex2.approx and lg2.approx are within 2^-22 relative and absolute
-error, rsqrt/sqrt/rcp approx within 2^-22.4, sin/cos approx within 2^-20.9 absolute in [-pi, pi].
+8-bit integers are computed in 16 bits and wrapped; fp16 and bf16 use native instructions of sm_90 or go through fp32,
+rounded once. Approximate functions (PTX ISA, floating point instructions): ex2.approx and lg2.approx within 2^-22,
+rsqrt/sqrt/rcp approx 2^-22.4, sin/cos approx 2^-20.9 absolute in [-pi, pi].
 """
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ LN2 = "0f3F317218"
 
 @lru_cache
 def suffix(t: DType | Ptr) -> str:
-    """The PTX type of arithmetic on t: s32, u64, f32, f16, bf16, ... (8-bit integers use 16 bits)."""
+    """The PTX type of arithmetic on t; 8-bit integers use 16 bits."""
     if isinstance(t, Ptr):
         return "u64"
     if t.kind == "float":
@@ -38,7 +37,6 @@ def suffix(t: DType | Ptr) -> str:
 
 
 def literal(value: int | float | bool, t: DType | Ptr) -> str:
-    """A constant as PTX text for a register of t's class."""
     if isinstance(t, Ptr) or t.kind in ("int", "uint"):
         bits = t.bits if t.bits > 8 else 16
         signed = isinstance(t, DType) and t.is_signed
@@ -60,9 +58,10 @@ def literal(value: int | float | bool, t: DType | Ptr) -> str:
 
 
 def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
-    """Set the result to make(a, b, ...) for every register of the operands; equal inputs are done once.
+    """Set the result to make(a, b, ...) for every register; equal inputs are done once.
 
-    `make` must not depend on the names of its operands (`Ptx.repeat`)."""
+    `make` must not depend on the names of its operands (`Ptx.repeat`).
+    """
     every = list(zip(*[e.values[v] for v in op.operands]))
     if len(every) == 1:
         e.values[op.results[0]] = [make(*every[0])]
@@ -76,14 +75,13 @@ def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
 
 
 def wrap8(e: Emitter, t: DType, reg: str) -> str:
-    """Bring a 16-bit result back into the range of an 8-bit integer type."""
     if t.is_int() and t.bits == 8:
         return e.p.new("b16", f"cvt.{'s' if t.is_signed else 'u'}16.{'s' if t.is_signed else 'u'}8", reg)
     return reg
 
 
 def through_fp32(e: Emitter, t: DType, make: Callable[..., str], *regs: str) -> str:
-    """make(...) on fp32 copies of the operands, rounded back to t."""
+    """make(...) on fp32 copies, rounded back to t."""
     wide = [cast_element(e, r, t, fp32) for r in regs]
     return cast_element(e, make(*wide), fp32, t)
 
@@ -130,13 +128,13 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
 
 
 def _by_roots(e: Emitter, op: Op, make: Callable[[str, str], str]) -> None:
-    """Set the result, some registers of which are sums of others, to make(a, b) for those others."""
+    """For a result some of whose registers are sums of others: make(a, b) for those others."""
     a, b = map(e.get, op.operands)
     e.set(op.result, e.spread(op.result, {i: make(a[i], b[i]) for i in dict.fromkeys(e.steps.roots(op.result))}))
 
 
 def _bf16_by_fma(e: Emitter, name: str, a: str, b: str) -> str:
-    """bf16 add, sub and mul where only fma is there (PTX ISA, add: sm_90): the same bits, signs of zeros included."""
+    """Before sm_90 there is only fma (PTX ISA, add): the same bits, signs of zeros included."""
     one, minus_one, minus_zero = "0x3F80", "0xBF80", "0x8000"
     x, y, z = {"add": (a, one, b), "sub": (b, minus_one, a), "mul": (a, b, minus_zero)}[name]
     constant = z if name == "mul" else y
@@ -269,8 +267,9 @@ def _minmax(e: Emitter, op: Op) -> None:
 
 
 def negations(fn: Function) -> set[Value]:
-    """32-bit integers that may be the negation of another one, as they are or moved about: ptxas loses the sign where
-    it makes one minimum of three (runtime/miscompiles.py), unless there is something that it does not look through."""
+    """32-bit integers that may be negated ones, as they are or moved: ptxas loses the sign in a minimum of three
+    (runtime/miscompiles.py), unless there is something that it does not look through.
+    """
     ops = listed(fn.body)
     made = {op for op in ops if op.name in ("neg", "sub") and (t := op.operands[0].dtype).bits == 32 and not t.is_float}
     found = {op.results[0] for op in made}
@@ -295,7 +294,7 @@ def negations(fn: Function) -> set[Value]:
 
 @emits("neg")
 def _neg(e: Emitter, op: Op) -> None:
-    """int1 is arithmetic modulo 2, where a value is its own negation."""
+    """int1 is arithmetic modulo 2: a value is its own negation."""
     t = op.operands[0].dtype
     if t.kind == "bool":
         e.set(op.result, e.get(op.operands[0]))
@@ -323,7 +322,7 @@ def _fma(e: Emitter, op: Op) -> None:
 
 @emits("cmp")
 def _cmp(e: Emitter, op: Op) -> None:
-    """`ne` on floats is unordered (neu): a NaN differs from everything."""
+    """`ne` on floats is unordered (neu)."""
     compare, runs = comparison(e, elem_of(op.operands[0].type), op.attrs["pred"]), op.attrs.get("runs", 1)
     if runs > 1:                     # one for all of a run: its registers lie side by side
         a, b = (e.get(v)[::runs] for v in op.operands)
@@ -334,7 +333,7 @@ def _cmp(e: Emitter, op: Op) -> None:
 
 
 def comparison(e: Emitter, t: DType | Ptr, pred: str) -> Callable[..., str]:
-    """What emits `setp.pred` of two elements; with `gt.and` and the like as `pred`, of them and a predicate."""
+    """What emits `setp.pred` of two elements, with `gt.and` and the like also of a predicate."""
     p, whole = e.p, isinstance(t, DType) and t.kind == "bool"
     wide: DType | None = None
     if isinstance(t, DType):
@@ -374,7 +373,7 @@ def _select(e: Emitter, op: Op) -> None:
 
 @emits("ptr_add")
 def _ptr_add(e: Emitter, op: Op) -> None:
-    """64-bit address plus offset times element size; 32-bit offsets multiply wide in one instruction, but by one."""
+    """32-bit offsets multiply wide in one instruction, but by one."""
     ptr, off = elem_of(op.operands[0].type), op.operands[1].dtype
     assert isinstance(ptr, Ptr)
     size, p = ptr.elem.bytes, e.p
@@ -400,7 +399,7 @@ def _ptr_add(e: Emitter, op: Op) -> None:
 
 # -- functions of one float -----------------------------------------------------------------------------
 def _exp2(e: Emitter, x: str) -> str:
-    """Subnormal results are flushed to zero, as by Triton, unless `enable_reflect_ftz` is False."""
+    """Subnormal results are flushed, as by Triton, unless `enable_reflect_ftz` is False."""
     return e.p.new("f32", "ex2.approx.ftz.f32" if e.fn.attrs.get("enable_reflect_ftz", True) else "ex2.approx.f32", x)
 
 
@@ -413,7 +412,7 @@ def _log(e: Emitter, x: str) -> str:
 
 
 def _tanh(e: Emitter, x: str) -> str:
-    """1 - 2 / (e^2x + 1): within a few 1e-7 absolute; saturates rightly at both ends."""
+    """1 - 2 / (e^2x + 1): within a few 1e-7 absolute; saturates at both ends."""
     p = e.p
     twice = p.new("f32", "mul.rn.f32", x, literal(2 * math.log2(math.e), fp32))
     big = p.new("f32", "add.rn.f32", p.new("f32", "ex2.approx.ftz.f32", twice), literal(1.0, fp32))
@@ -422,7 +421,7 @@ def _tanh(e: Emitter, x: str) -> str:
 
 
 def _sigmoid(e: Emitter, x: str) -> str:
-    """1 / (1 + 2^(-x log2 e)): the denominator is at least 1, so that no result but those below 2^-126 is flushed."""
+    """1 / (1 + 2^(-x log2 e)): only results below 2^-126 are flushed."""
     p = e.p
     power = p.new("f32", "ex2.approx.ftz.f32", p.new("f32", "mul.rn.f32", x, literal(-math.log2(math.e), fp32)))
     return p.new("f32", "rcp.approx.ftz.f32", p.new("f32", "add.rn.f32", power, literal(1.0, fp32)))
@@ -435,7 +434,7 @@ _LOG2_ERFC = (0.00010022163769463077, -0.00046157810802310232, -0.00230221985839
 
 
 def _erf(e: Emitter, x: str) -> str:
-    """1 - erfc(|x|) with the sign of x, erfc as a power of 2: one approximate function, no division."""
+    """1 - erfc(|x|) with the sign of x, erfc as a power of 2."""
     p = e.p
     a = p.new("f32", "min.NaN.f32", p.new("f32", "abs.f32", x), literal(4.0, fp32))
     log = literal(_LOG2_ERFC[0], fp32)
@@ -473,7 +472,7 @@ _FP64 = {"sqrt": "sqrt.rn.f64", "floor": "cvt.rmi.f64.f64", "ceil": "cvt.rpi.f64
 
 @emits(*_FP32)
 def _function(e: Emitter, op: Op) -> None:
-    """fp16 and bf16 are computed in fp32 and rounded once; fp64 has only sqrt, rsqrt, floor and ceil."""
+    """fp16 and bf16 are computed in fp32; fp64 has only sqrt, rsqrt, floor and ceil."""
     t, p = op.operands[0].dtype, e.p
     make = _FP32[op.name]
     if op.name == "sqrt" and op.attrs.get("ieee"):

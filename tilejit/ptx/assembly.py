@@ -1,4 +1,4 @@
-"""Emitter of inline assembly: the author's text once for every `pack` registers, with its operands' names put in."""
+"""Emitter of inline assembly: the author's text once for every `pack` registers."""
 from __future__ import annotations
 
 import re
@@ -33,13 +33,11 @@ def _constraints(op: Op) -> tuple[list[str], list[str]]:
 
 
 def _shared(t: Scalar, pack: int) -> int:
-    """Elements in one register."""
     bits = max(8, t.bits)
     return min(32 // bits, pack) if bits < 32 else 1
 
 
 def _into(e: Emitter, op: Op, t: Scalar, regs: list[str], cls: str) -> str:
-    """One register of class `cls` with these elements."""
     p = e.p
     if isinstance(t, DType) and t.kind == "bool" and cls != "pred":
         regs = bool_bytes(e, regs)
@@ -65,7 +63,6 @@ def _into(e: Emitter, op: Op, t: Scalar, regs: list[str], cls: str) -> str:
 
 
 def _out_of(e: Emitter, op: Op, t: Scalar, reg: str, cls: str, count: int) -> list[str]:
-    """The `count` elements in a register of class `cls`."""
     p = e.p
     if isinstance(t, DType) and t.kind == "bool" and cls != "pred":
         return [p.new("pred", "setp.ne.u16", r, 0) for r in _out_of(e, op, DType("uint8"), reg, cls, count)]
@@ -110,7 +107,6 @@ def _inline_asm(e: Emitter, op: Op) -> None:
 
 
 def _once(e: Emitter, op: Op, group: list[list[str]], outs: list[str], ins: list[str]) -> list[list[str]]:
-    """One instance of the text: `pack` elements of each operand in, as many of each result out."""
     p, pack = e.p, op.attrs["pack"]
     names = [p.reg(cls) for cls in outs]
     results = names.copy()

@@ -1,4 +1,4 @@
-"""Emitters of asynchronous copies without a tensor map: cp.async by every thread, 1-D bulk copies by one."""
+"""Asynchronous copies without a tensor map: cp.async by every thread, 1-D bulk copies by one."""
 from __future__ import annotations
 
 from tilejit.ir import Op, const_of
@@ -14,9 +14,9 @@ BULK = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 @emits("async_copy")
 def _async_copy(e: Emitter, op: Op) -> None:
-    """A masked-off access reads nothing and writes zeros. Of threads that hold the same elements one copies.
-
-    16-byte copies pass by the L1 cache (.cg), unless the load asks for it; narrower ones cannot."""
+    """A masked-off access writes zeros. Of threads that hold the same elements one copies. 16-byte copies pass by the
+    L1 cache (.cg), unless the load asks for it.
+    """
     ring, slot, pointer = op.operands[:3]
     buffer, layout = ring.buffer, pointer.layout
     pointers = e.get(pointer)
@@ -81,8 +81,9 @@ def _in_strips(e: Emitter, at: str, strip: int, ctas: int) -> tuple[str, str]:
 
 
 def _clear_ends(e: Emitter, op: Op, there: str, shift: str, behind: str, strip: int) -> None:
-    """Zeros, or `fill`, where vectors reach over a row's ends: its first 16 bytes if it begins within them, and the 32
-    bytes (as far as the slot goes) behind its last whole 16 bytes."""
+    """Zeros, or `fill`, where vectors reach over a row's ends: in its first 16 bytes if it begins within them, and the
+    32 bytes (as far as the slot goes) behind its last whole 16.
+    """
     p, ctas = e.p, op.attrs.get("ctas", 1)
     within, place, ends = p.new("pred", "setp.ne.u32", shift, 0), behind, None
     elem, empty = op.operands[0].buffer.elem, "{0, 0, 0, 0}"
@@ -104,10 +105,11 @@ def _clear_ends(e: Emitter, op: Op, there: str, shift: str, behind: str, strip: 
 
 
 def _unaligned_copy(e: Emitter, op: Op) -> None:
-    """What of a row is whole 16 bytes by bulk copies; the elements before and behind that, fewer than 16 bytes each,
-    one by one. A CTA's strip takes the 16 bytes that it shares with its neighbours whole.
+    """Bulk copies of a row's whole 16 bytes; the elements beside them one by one. A CTA's strip takes the 16 bytes that
+    it shares with its neighbours whole.
 
-    f and l: where the whole 16 bytes of the row begin and end, in bytes from its start."""
+    f and l: where the whole 16 bytes begin and end, in bytes from the row's start.
+    """
     p, (ring, slot, barrier, base, size) = e.p, op.operands
     elem, ctas = ring.buffer.elem, op.attrs.get("ctas", 1)
     strip = op.attrs["strip"] * elem.bytes if ctas > 1 else ring.buffer.slot_bytes - 16
@@ -157,8 +159,7 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
 
 
 def _copy_by_warp(e: Emitter, op: Op, found: tuple[str, ...]) -> None:
-    """The same by the first warp: a lane an element of the row's first and last 16 bytes, so that they arrive with the
-    others and not one after another."""
+    """The same by the first warp: a lane an element, so that they arrive with the others."""
     p, role, (start, n, shift, f, last, there, where) = e.p, e.role, found
     ring, done = op.operands[0].buffer, p.label("copied")
     elem, room = ring.elem, ring.slot_bytes
@@ -195,7 +196,7 @@ def _copy_by_warp(e: Emitter, op: Op, found: tuple[str, ...]) -> None:
 
 @emits("row_copy")
 def _row_copy(e: Emitter, op: Op) -> None:
-    """One bulk copy of the row (PTX ISA, cp.async.bulk), or one of each of the CTA's strips."""
+    """One bulk copy (PTX ISA, cp.async.bulk), or one of each strip."""
     ring, slot, barrier, base, size = op.operands
     if "unaligned" in op.attrs:
         _unaligned_copy(e, op)
@@ -213,10 +214,9 @@ def _row_copy(e: Emitter, op: Op) -> None:
 
 @emits("row_put")
 def _row_put(e: Emitter, op: Op) -> None:
-    """One bulk copy of what is whole 16 bytes, by one thread, which waits until it has been read; the elements beside
-    that by a thread each. Where the row begins elsewhere between 16 bytes in memory than here, all by elements.
-
-    f and last: as of `_unaligned_copy`."""
+    """One bulk copy of whole 16 bytes, by a thread that waits until it has been read; other elements by a thread each:
+    all, where the row begins elsewhere between 16 bytes in memory than here.
+    """
     p, role, (view, base, limit) = e.p, e.role, op.operands
     size = view.buffer.elem.bytes
     start, there, shift, unit = e.scalar(base), e.views[view], e.shifts[view], 16 // size
@@ -255,12 +255,10 @@ def _row_put(e: Emitter, op: Op) -> None:
 
 
 def _behind(e: Emitter, start: str, offset: str) -> str:
-    """The address so many bytes behind another one."""
     return e.p.new("b64", "add.s64", start, e.p.new("b64", "cvt.s64.s32", offset))
 
 
 def _put_element(e: Emitter, op: Op, at: str, pred: str | None) -> None:
-    """Store the element that lies `at` bytes behind a row's first one."""
     view, base, _ = op.operands
     bits = view.buffer.elem.bits
     kind, value = f"b{bits}" if bits > 8 else "u8", e.p.reg("b16" if bits < 32 else f"b{bits}")

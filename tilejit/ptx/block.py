@@ -1,8 +1,8 @@
-"""Emitters of blocks of tensors without TMA: cp.async from a tensor into a slot, vector stores from registers.
+"""Blocks of tensors without TMA: cp.async into a slot, vector stores from registers.
 
-Every thread handles pieces of 16 bytes along the last dimension. Bases, strides and offsets keep pieces aligned (see
-`ir/ops/block.py`), so only the last piece of a row can be partly inside the tensor: cp.async then reads fewer bytes and
-fills up with zeros (PTX ISA, cp.async, src-size); stores go element by element where the rows end inside a piece.
+Every thread handles aligned pieces of 16 bytes along the last dimension (`ir/ops/block.py`), so only a row's last piece
+can be partly inside the tensor: cp.async then reads fewer bytes and fills up with zeros (PTX ISA, cp.async, src-size);
+stores go element by element.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilejit.ptx.smem import accesses, slot_address
 
 @dataclass
 class Block:
-    """One block of a tensor as seen by a thread: registers of its operands, and what has been computed so far."""
+    """One block of a tensor as a thread sees it."""
 
     e: Emitter
     layout: LinearLayout             # over the block's coordinates
@@ -57,7 +57,7 @@ class Block:
         return self.at[outer], const[-1] * self.size
 
     def row_inside(self, const: tuple[int, ...]) -> str | None:
-        """Predicate: all coordinates but the last are inside the tensor; None where there are no others."""
+        """Predicate: all coordinates but the last are inside; None where there are no others."""
         outer, p = const[:-1], self.e.p
         if outer not in self.rows:
             pred = None
@@ -69,11 +69,10 @@ class Block:
         return self.rows[outer]
 
     def column(self, const: tuple[int, ...]) -> str:
-        """Register: the last coordinate."""
         return self.e.p.new("b32", "add.s32", self.index[-1], const[-1]) if const[-1] else self.index[-1]
 
     def bytes_inside(self, const: tuple[int, ...], most: int) -> str:
-        """Register: bytes of a piece of `most` bytes that are inside the tensor; its start is negative or aligned."""
+        """Bytes of a piece of `most` bytes that are inside; its start is negative or aligned."""
         p, column = self.e.p, self.column(const)
         left = p.new("b32", "sub.s32", self.sizes[-1], column)
         few = p.new("b32", "min.s32", left, most // self.size)
@@ -101,7 +100,7 @@ def _block(e: Emitter, layout: LinearLayout, size: int, base: Value, dims: list[
 
 @emits("block_copy")
 def _block_copy(e: Emitter, op: Op) -> None:
-    """One cp.async a piece; rows of the block outside the tensor become zeros."""
+    """Rows outside the tensor become zeros."""
     ring, slot, base, *dims = op.operands
     buffer = ring.buffer
     size, shape = buffer.elem.bytes, tuple(op.attrs["block"])
@@ -145,7 +144,6 @@ def _block_store(e: Emitter, op: Op) -> None:
 
 
 def _store(e: Emitter, elem: DType, view: Block, const: tuple[int, ...], regs: list[str], owner: str | None) -> None:
-    """One store where the piece is inside the tensor."""
     p = e.p
     address, offset = view.address(const)
     pred = p.new("pred", "setp.lt.u32", view.column(const), view.sizes[-1])

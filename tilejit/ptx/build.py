@@ -1,7 +1,6 @@
 """Builds PTX text: registers by class, one instruction a line, comments that name the tile op.
 
-Nothing here knows tile IR. `Ptx` collects lines for one kernel; `Ptx.text` adds the header and the
-register declarations. Output is deterministic: the same calls give the same bytes.
+Nothing here knows tile IR. The same calls give the same bytes.
 """
 from __future__ import annotations
 
@@ -20,8 +19,6 @@ Made = TypeVar("Made", str, "list[str]")
 
 
 class Ptx:
-    """The body of one kernel under construction."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.counts = dict.fromkeys(CLASSES, 0)
@@ -32,23 +29,22 @@ class Ptx:
         self._loc: tuple[str, int] | None = None
 
     def reg(self, cls: str) -> str:
-        """A fresh virtual register of class pred, b16, b32, b64, f32 or f64."""
+        """A fresh register of class pred, b16, b32, b64, f32 or f64."""
         n = self.counts[cls]
         self.counts[cls] = n + 1
         return f"%{CLASSES[cls]}{n}"
 
     def regs(self, cls: str, count: int) -> list[str]:
-        """`count` fresh registers."""
         return [self.reg(cls) for _ in range(count)]
 
     def __call__(self, opcode: str, *operands: object, pred: str | None = None) -> None:
-        """Append one instruction; `pred` is a predicate register, `!%p1` for its negation."""
+        """Append an instruction; `pred` is a predicate register, `!%p1` for its negation."""
         guard = f"@{pred} " if pred else ""
         self.lines.append(f"    {guard}{opcode} {', '.join(map(str, operands))};" if operands
                           else f"    {guard}{opcode};")
 
     def new(self, cls: str, opcode: str, *operands: object) -> str:
-        """Append an instruction that defines a fresh register of class `cls`, and return it."""
+        """Append an instruction that defines a fresh register, and return that."""
         n = self.counts[cls]
         self.counts[cls] = n + 1
         d = f"%{CLASSES[cls]}{n}"
@@ -56,8 +52,8 @@ class Ptx:
         return d
 
     def repeat(self, make: Callable[..., Made], operands: Sequence[tuple[str, ...]]) -> list[Made]:
-        """[make(*o) for o in operands], where `make` emits instructions and returns registers, the same way whatever
-        the names of its operands are."""
+        """[make(*o) for o in operands], where `make` emits instructions in the same way whatever its operands' names.
+        """
         labels = self.labels
         many = self.template(make, len(operands[0])) if len(operands) >= _TEMPLATE_FROM else None
         if many is None or self.labels > labels:              # a label is placed once
@@ -65,8 +61,7 @@ class Ptx:
         return many(operands)
 
     def template(self, make: Callable[..., Made], arity: int) -> Callable[[Sequence[tuple[str, ...]]], list[Made]]:
-        """What `repeat` does with `make`, as a function of its operands: `make` is called once, now, and its text is
-        repeated with other names of operands and registers."""
+        """`repeat` as a function of operands: `make` is called once, now, and its text repeated with other names."""
         counts, lines, self.lines = dict(self.counts), self.lines, []
         made = make(*(f"%{i}" for i in range(arity)))
         pieces = _NAME.split("\n".join(self.lines).replace("%", "%%"))
@@ -100,24 +95,21 @@ class Ptx:
         return apply
 
     def label(self, base: str) -> str:
-        """A fresh label name (not yet placed)."""
+        """A fresh name, not yet placed."""
         self.labels += 1
         return f"${base}_{self.labels}"
 
     def place(self, label: str) -> None:
-        """Put a label here."""
         self.lines.append(f"{label}:")
 
     def comment(self, text: str) -> None:
-        """A comment line of its own."""
         self.lines.append(f"    // {text}")
 
     def banner(self, text: str) -> None:
-        """A section heading."""
         self.lines.append(f"    // ---- {text} " + "-" * max(4, 86 - len(text)))
 
     def loc(self, file: str, line: int) -> None:
-        """Map the following instructions to a line of the user's source (`.loc`)."""
+        """Map what follows to a line of the user's source (`.loc`)."""
         if self._loc == (file, line):
             return
         self._loc = (file, line)
@@ -126,7 +118,7 @@ class Ptx:
 
     def text(self, name: str, params: list[str], directives: list[str], target: str,
              version: str, header: list[str]) -> str:
-        """The whole module: header lines, the entry with its parameters, register declarations, body."""
+        """The whole module."""
         decls = [f"    .reg .{cls} %{CLASSES[cls]}<{n}>;" for cls, n in self.counts.items() if n]
         files = [f'.file {i} "{f}"' for f, i in self.files.items()]
         plist = ",\n".join(f"    {p}" for p in params)

@@ -1,8 +1,7 @@
-"""Emitters of conversions between element types, each rounded once from the exact value.
+"""Conversions between element types, each rounded once.
 
-Narrow conversions that come in pairs (fp32 -> bf16x2, fp16x2 -> e4m3x2 and back) are emitted packed when a
-tile has an even number of registers; single elements use the same instruction with a zero partner.
-Float to integer truncates and saturates to the range of the integer type; NaN gives 0.
+Narrow ones that come in pairs (fp32 -> bf16x2, fp16x2 -> e4m3x2 and back) are packed when a tile has an even number of
+registers; single elements have a zero partner. Float to integer truncates and saturates; NaN gives 0.
 """
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ def _int(t: DType) -> str:
 
 
 def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "rn") -> str:
-    """One element of type src as dst, in a fresh register (or the same one if nothing changes)."""
+    """One element as dst, in a fresh register (or the same one if nothing changes)."""
     p = e.p
     if src == dst or src.name == "tf32" and dst.name == "fp32":
         return reg
@@ -86,8 +85,9 @@ def _float_to_float(e: Emitter, reg: str, src: DType, dst: DType, rounding: str)
 
 
 def _fp8_toward_zero(e: Emitter, reg: str, src: DType, dst: DType) -> str:
-    """PTX only rounds fp8 to nearest. fp8e5 is the upper byte of fp16 (where that byte alone would make a NaN infinite,
-    7fff stands for it); of fp8e4nv, the nearest is made one step smaller where it is larger than the number."""
+    """PTX only rounds fp8 to nearest. fp8e5 is the upper byte of fp16 (7fff stands for a NaN that this would make
+    infinite); of fp8e4nv, the nearest is made one step smaller where it is larger than the number.
+    """
     p = e.p
     if dst.name == "fp8e5":
         half = cast_element(e, reg, src, fp16, "rz")
@@ -102,9 +102,10 @@ def _fp8_toward_zero(e: Emitter, reg: str, src: DType, dst: DType) -> str:
 
 
 def _odd_fp32(e: Emitter, reg: str, kind: str = "f64") -> str:
-    """fp64, or an integer, to fp32, rounded to odd: rounding that again to 8 or 16 bits is as if it were done at once.
+    """fp64, or an integer, to fp32, rounded to odd: rounding again to 8 or 16 bits is exact.
 
-    Boldo and Melquiond, 'Emulation of FMA and correctly rounded sums' (IEEE TC 2008)."""
+    Boldo and Melquiond, 'Emulation of FMA and correctly rounded sums' (IEEE TC 2008).
+    """
     p = e.p
     short = p.new("f32", f"cvt.rz.f32.{kind}", reg)
     if kind == "f64":
@@ -118,7 +119,7 @@ def _odd_fp32(e: Emitter, reg: str, kind: str = "f64") -> str:
 
 
 def _float_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
-    """Truncation toward zero. cvt.rzi saturates; where it makes something else of a NaN, 0 is chosen."""
+    """cvt.rzi saturates; where it makes something else of a NaN, 0 is chosen."""
     p, cls = e.p, reg_class(dst)
     if src.bits == 16:
         reg, src = cast_element(e, reg, src, fp32), fp32
@@ -131,7 +132,7 @@ def _float_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
 
 
 def _int_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
-    """Narrowing wraps, widening extends by the source's sign; 8-bit values are kept extended to 16."""
+    """8-bit values are kept extended to 16."""
     p, cls = e.p, reg_class(dst)
     if dst.bits == 8:
         low = reg if reg_class(src) == "b16" else p.new("b16", f"cvt.u16.{_int(src)}", reg)
@@ -143,7 +144,7 @@ def _int_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
 
 
 def has_pairs(src: DType, dst: DType, rounding: str = "rn") -> bool:
-    """True if PTX converts two elements in one instruction."""
+    """Whether PTX converts two elements in one instruction."""
     if dst.is_fp8() and rounding == "rz":
         return False
     if src.name == "fp32":
@@ -152,8 +153,9 @@ def has_pairs(src: DType, dst: DType, rounding: str = "rn") -> bool:
 
 
 def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: str = "rn") -> list[str]:
-    """Two neighbouring elements; see `has_pairs`. fp8 goes to other floats through fp16, which is exact; of two that
-    become fp8 there is also the register with both."""
+    """Two neighbours; see `has_pairs`. fp8 goes to other floats through fp16, which is exact; of two that become fp8
+    there is also the register with both.
+    """
     p = e.p
     if src.is_fp8():
         both = p.new("b16", "mad.lo.u16", hi, 256, lo)

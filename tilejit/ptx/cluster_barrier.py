@@ -1,4 +1,4 @@
-"""Emitters of `cluster_barrier` and `cluster_broadcast`: what makes an atomic of one number that of a whole cluster.
+"""`cluster_barrier` and `cluster_broadcast`: what makes an atomic of one number that of a cluster.
 
 When all of its threads are there, a CTA arrives on a barrier of every CTA. A number is told by `st.async`, whose bytes
 count on a barrier where they arrive.
@@ -16,8 +16,8 @@ from tilejit.ptx.exchange import STORE, Barriers
 
 @emits("cluster_barrier")
 def _cluster_barrier(e: Emitter, op: Op) -> None:
-    """The fences make it one of memory, at a scope that arrivals of the default scope do not reach (PTX ISA, Memory
-    Consistency Model, fence-fence synchronization)."""
+    """The fences make it one of memory, at a scope that arrivals do not reach (PTX ISA, fence-fence synchronization).
+    """
     barrier, parity = op.operands
     p, b, ctas = e.p, Barriers(e, barrier, barrier, 1), e.fn.attrs["num_ctas"]
     e.sync()
@@ -35,7 +35,7 @@ def _cluster_barrier(e: Emitter, op: Op) -> None:
 
 @emits("cluster_broadcast")
 def _cluster_broadcast(e: Emitter, op: Op) -> None:
-    """Lane i of the first warp stores into CTA i what lane 0 has; all wait for it in their own."""
+    """Lane i of the first warp stores into CTA i what lane 0 has; all wait in their own."""
     value, buffer, full, parity = op.operands
     e.version = max(e.version, (8, 1))            # st.async
     p, elem, b = e.p, elem_of(value.type), Barriers(e, full, full, 1)

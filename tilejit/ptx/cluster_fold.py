@@ -1,6 +1,6 @@
-"""Emitter of `cluster_fold`: every CTA tells all CTAs what it has, and all fold it in the same order.
+"""`cluster_fold`: every CTA tells all CTAs what it has, and all fold it in the same order.
 
-Many threads of a CTA hold copies of the same result: copies in different lanes (or warps) store it into different CTAs.
+Threads that hold copies of a result store it into different CTAs.
 """
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ONE = LinearLayout.from_bases({"register": (), "lane": ((),) * 5, "warp": ()}, 
 def _cluster_fold(e: Emitter, op: Op) -> None:
     """Wait until all have read the last round, store, wait for what all have, fold it pairwise, give the slot back.
 
-    A fold that is reached once has no last round, and nobody waits for its slot: a CTA may leave when it has what it
-    waits for, since nothing else is stored into it."""
+    A fold that is reached once has no last round and gives nothing back: a CTA may leave when it has what it waits for.
+    """
     *values, buffer, full, free, parity = op.operands
     e.version = max(e.version, (8, 1))            # st.async
     p, ctas = e.p, op.attrs["ctas"]
@@ -74,7 +74,7 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
 
 
 def _places(e: Emitter, layout: LinearLayout) -> list[tuple[str, list[int]]]:
-    """Which element the thread's first register is, elements counted in the order registers, lanes, warps."""
+    """Which element the thread's first register is, counted in the order registers, lanes, warps."""
     count, out = layout.num_registers, []
     for name, src in (("lane", e.role.lane), ("warp", e.role.local_warp or e.role.warp)):
         bases = []
@@ -114,7 +114,6 @@ def word_class(elem: Scalar) -> str:
 
 
 def suffix(elem: Scalar, vec: int) -> str:
-    """Vector and type of an access to what is sent."""
     kind = {"f32": "f32", "f64": "f64", "b64": "b64"}.get(word_class(elem), "b32")
     return (f".v{vec}" if vec > 1 else "") + f".{kind}"
 

@@ -1,6 +1,6 @@
-"""Emitters of control flow. Loop-carried values have registers of their own, written at the loop's end;
-pending accumulators keep the registers they came with, since wgmma results must never be moved. What products read four
-to a word travels so."""
+"""Control flow. Loop-carried values have registers of their own, written at the loop's end; pending accumulators keep
+theirs, since wgmma results must never be moved. What products read four to a word travels so.
+"""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
@@ -14,7 +14,6 @@ from tilejit.ptx.pack import unpack, words
 
 
 def move(e: Emitter, t: Type, dst: str, src: str) -> None:
-    """One register copy of an element of type t."""
     if dst == src:
         return
     cls = reg_class(held(t))
@@ -26,7 +25,7 @@ def move(e: Emitter, t: Type, dst: str, src: str) -> None:
 
 
 def parallel_move(e: Emitter, pairs: list[tuple[Type, str, str]]) -> None:
-    """Copies (type, dst, src) as if all happened at once: sources that are also targets are saved first."""
+    """Copies (type, dst, src) as if at once: sources that are also targets are saved first."""
     targets = {dst for _, dst, src in pairs if dst != src}
     saved: list[tuple[Type, str, str]] = []
     for t, dst, src in pairs:
@@ -40,7 +39,7 @@ def parallel_move(e: Emitter, pairs: list[tuple[Type, str, str]]) -> None:
 
 
 def carried(e: Emitter, init: Value, arg: Value) -> None:
-    """Give a loop-carried value its registers and its first contents."""
+    """Give a loop-carried value its registers and first contents."""
     if isinstance(init.type, Pending):
         e.set(arg, e.get(init))
         return
@@ -53,7 +52,8 @@ def carried(e: Emitter, init: Value, arg: Value) -> None:
 def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Collection[int]] = (),
             more: Sequence[tuple[Type, str, str]] = (), body: Body | None = None) -> None:
     """Write the next carried values into the registers of `args`; of those that `kept` names, if it does. more: what
-    else moves at once. body: in whose text they may be made where they are carried."""
+    else moves at once. body: in whose text they may be made where they are carried.
+    """
     kept = kept or [range(len(e.get(a))) for a in args]
     pairs = [(a.type, e.get(a)[i], e.get(v)[i]) for a, v, which in zip(args, nexts, kept) for i in which] + [*more]
     there = body.settle([(dst, src) for _, dst, src in pairs]) if body else set()
@@ -61,17 +61,16 @@ def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Co
 
 
 def _in_words(e: Emitter, t: Type) -> bool:
-    """Whether a value travels four elements to a word: fp8, with which nothing is computed but products."""
+    """Whether a value travels four elements to a word: fp8, which only products compute with."""
     return isinstance(t, Tile) and isinstance(t.elem, DType) and t.elem.is_fp8() and e.count(t) % 4 == 0
 
 
 def _words(e: Emitter, v: Value) -> list[str]:
-    """The words of such a value."""
     return words(e, elem_of(v.type), e.get(v))
 
 
 def _apart(e: Emitter, v: Value, whole: list[str]) -> None:
-    """Such a value lives in these words: its elements are made of them, which costs nothing if none is used alone."""
+    """Such a value lives in these words: its elements are made of them, which costs nothing if unused."""
     regs = e.fresh(v.type)
     unpack(e, elem_of(v.type), whole, regs)
     pack = len(regs) // len(whole)
@@ -81,7 +80,8 @@ def _apart(e: Emitter, v: Value, whole: list[str]) -> None:
 
 def _handed_on(e: Emitter, ways: list[Edge]) -> set[int]:
     """Those of a loop's ways on which 16-bit elements go as they came from memory, trips before they are used: two to a
-    word, which is copied at once."""
+    word.
+    """
     of = {way.args[0]: way for way in ways}
 
     def loaded(v: Value, seen: tuple[int, ...] = ()) -> bool:
@@ -95,7 +95,7 @@ def _handed_on(e: Emitter, ways: list[Edge]) -> set[int]:
 
 
 def _moved(e: Emitter, way: Edge) -> dict[int, str]:
-    """Registers of their own for those of a carried value that the others are sums of, with its first contents."""
+    """Registers of those of a carried value that the others are sums of, with its first contents."""
     assert way.init is not None
     regs, cls = e.get(way.init), reg_class(elem_of(way.init.type))
     return {i: e.p.new(cls, f"mov.{cls}", regs[i]) for i in dict.fromkeys(e.steps.roots(way.init))}
@@ -205,7 +205,7 @@ def _terminator(e: Emitter, op: Op) -> None:
 
 @emits("assume")
 def _assume(e: Emitter, op: Op) -> None:
-    """A promise to the passes; nothing to run."""
+    """A promise to the passes."""
 
 
 @emits("checked")

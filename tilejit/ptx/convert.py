@@ -1,4 +1,4 @@
-"""Emitter of layout conversions: carries out the plan of `layout/convert.py`."""
+"""Layout conversions: carries out the plan of `layout/convert.py`."""
 from __future__ import annotations
 
 from tilejit.ir import Op
@@ -20,7 +20,7 @@ def _convert(e: Emitter, op: Op) -> None:
 
 
 def _moved(e: Emitter, found: object, op: Op, regs: list[str], src: LinearLayout, t: Tile) -> list[str]:
-    """The registers of a tile t whose elements lie in `regs` as `src` says, moved as a plan says."""
+    """The registers of a tile t whose elements lie in `regs` as `src` says, moved by a plan."""
     if isinstance(found, Registers):
         return [regs[i] for i in found.source]
     if isinstance(found, Swaps):
@@ -39,7 +39,7 @@ def _moved(e: Emitter, found: object, op: Op, regs: list[str], src: LinearLayout
 
 
 def shuffle(e: Emitter, elem: DType | Ptr, reg: str, lane: str | int, mode: str = "idx") -> str:
-    """`reg` of another lane; elements that are not 32 bits wide travel in 32-bit words."""
+    """`reg` of another lane; elements that are not 32 bits wide travel in words."""
     p, cls = e.p, reg_class(elem)
 
     def word(r: str) -> str:
@@ -58,7 +58,8 @@ def shuffle(e: Emitter, elem: DType | Ptr, reg: str, lane: str | int, mode: str 
 
 def _swapped(e: Emitter, s: Swaps, regs: list[str], t: Tile) -> list[str]:
     """For every two registers that change places: choose what to give away, one shuffle, choose where it goes. What
-    fills a 32-bit register travels as one."""
+    fills a 32-bit register travels as one.
+    """
     elem = t.elem
     pack = s.words(max(1, elem.bits // 8))
     held, cls = (words(e, elem, regs), "b32") if pack > 1 else (list(regs), reg_class(elem))
@@ -81,12 +82,11 @@ def _swapped(e: Emitter, s: Swaps, regs: list[str], t: Tile) -> list[str]:
 
 
 def _lane_bit(e: Emitter, bit: int) -> str:
-    """Predicate: whether this lane's index has the bit."""
     return e.p.new("pred", "setp.ne.u32", e.p.new("b32", "and.b32", e.role.lane, 1 << bit), 0)
 
 
 def _shuffled(e: Emitter, s: Shuffles, regs: list[str], t: Tile) -> list[str]:
-    """One shuffle per possible source register, then a choice by this lane's selecting bits."""
+    """One shuffle per possible source register, then a choice by this lane's bits."""
     p, out = e.p, []
     lane = e.bit_sum([(e.role.lane, list(s.lane_bases))])
     lanes: dict[int, str] = {0: lane}
@@ -112,7 +112,6 @@ def _shuffled(e: Emitter, s: Shuffles, regs: list[str], t: Tile) -> list[str]:
 
 
 def choose(e: Emitter, cls: str, cond: str, yes: str, no: str) -> str:
-    """Register: yes where cond, else no; predicates included."""
     p = e.p
     if cls != "pred":
         return p.new(cls, f"selp.{cls}", yes, no, cond)

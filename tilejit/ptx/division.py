@@ -1,8 +1,8 @@
-"""Integer division by constants: multiplications and shifts, where ptxas makes a reciprocal or calls a routine.
+"""Integer division by constants, by multiplications and shifts.
 
-The multipliers: T. Granlund and P. Montgomery, "Division by Invariant Integers using Multiplication" (1994):
-for N bits and a shift s, m = floor(2^(N+s) / d) + 1 gives the quotient of every n if m * d - 2^(N+s) is at most 2^s
-(unsigned) or 2^(s+1) (signed, where n has one bit less).
+T. Granlund and P. Montgomery, "Division by Invariant Integers using Multiplication" (1994): for N bits and a shift s, m
+= floor(2^(N+s) / d) + 1 gives the quotient of every n if m * d - 2^(N+s) is at most 2^s (unsigned) or 2^(s+1) (signed,
+where n has one bit less).
 """
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilejit.ptx.build import Ptx
 
 
 def multiplier(d: int, bits: int, signed: bool) -> tuple[int, int]:
-    """(m, s) for a divisor of 2 or more; m has up to bits + 1 bits if unsigned, up to `bits` if signed."""
+    """(m, s) for a divisor of 2 or more; m has up to bits + 1 bits if unsigned, else `bits`."""
     for s in range(bits + 1):
         whole = 1 << bits + s
         m = -(-whole // d) if not signed else whole // d + 1
@@ -20,7 +20,7 @@ def multiplier(d: int, bits: int, signed: bool) -> tuple[int, int]:
 
 
 def divided(p: Ptx, n: str, d: int, bits: int, signed: bool) -> str:
-    """The register with n / d towards zero; `n` has 32 or 64 bits, d is none of 0, 1 and -1."""
+    """n / d towards zero; `n` has 32 or 64 bits, d is none of 0, 1 and -1."""
     quotient = _signed(p, n, abs(d), bits) if signed else _unsigned(p, n, d, bits)
     return p.new(f"b{bits}", f"neg.s{bits}", quotient) if d < 0 else quotient
 
@@ -52,6 +52,6 @@ def _unsigned(p: Ptx, n: str, d: int, bits: int) -> str:
 
 
 def rest(p: Ptx, n: str, d: int, bits: int, signed: bool) -> str:
-    """The register with n - n / d * d."""
+    """n - n / d * d."""
     q = divided(p, n, d, bits, signed)
     return p.new(f"b{bits}", f"sub.s{bits}", n, p.new(f"b{bits}", f"mul.lo.s{bits}", q, d))

@@ -1,9 +1,8 @@
 """Tile IR -> PTX: walks a scheduled function and calls one emitter per op.
 
-How values live in registers: a scalar is one register; a tile is the list of registers that its layout
-gives each thread, in register order. int1 values are predicates; 16-bit floats and integers, and all
-8-bit types (int8 sign-extended, uint8 and fp8 zero-extended), are `.b16`; fp32 is `.f32`; int32 `.b32`;
-int64 and pointers `.b64`; fp64 `.f64`. Buffers, barriers and descriptors are described by `smem.py`.
+A scalar is one register; a tile is the list of registers that its layout gives each thread. int1 values are predicates;
+16-bit and 8-bit types (int8 sign-extended, uint8 and fp8 zero-extended) are `.b16`; fp32 is `.f32`; int32 `.b32`; int64
+and pointers `.b64`; fp64 `.f64`.
 """
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ EMITTERS: dict[str, Callable[[Emitter, Op], None]] = {}
 
 
 def emits(*names: str) -> Callable[[Callable[[Emitter, Op], None]], Callable[[Emitter, Op], None]]:
-    """Register the emitter of the ops `names`."""
+    """Register the emitter of these ops."""
     def register(fn: Callable[[Emitter, Op], None]) -> Callable[[Emitter, Op], None]:
         for n in names:
             assert n not in EMITTERS, f"two emitters for {n}"
@@ -39,7 +38,6 @@ def emits(*names: str) -> Callable[[Callable[[Emitter, Op], None]], Callable[[Em
 
 @lru_cache
 def reg_class(t: DType | Ptr) -> str:
-    """The PTX register class that holds one element."""
     if isinstance(t, Ptr):
         return "b64"
     if t.kind == "bool":
@@ -50,7 +48,7 @@ def reg_class(t: DType | Ptr) -> str:
 
 
 def held(t: Type) -> DType | Ptr:
-    """What registers hold of a value of type t: elements, or the address of the tensor maps of a descriptor."""
+    """What registers hold of a value: elements, or the address of a descriptor's tensor maps."""
     return uint64 if isinstance(t, Desc) else elem_of(t)
 
 
@@ -64,13 +62,12 @@ class Known:
     mark: int | None = None          # where in the lines more of them go; None: where they are used
 
     def copy(self) -> Known:
-        """The same, to which others may be added."""
         return Known(dict(self.coords), dict(self.addresses), dict(self.owners), self.mark)
 
 
 @dataclass
 class Role:
-    """The warps that run the code being emitted, and the registers that identify a thread among them."""
+    """The warps that run the code being emitted, and registers that identify a thread among them."""
 
     name: str
     warps: int
@@ -86,7 +83,7 @@ class Role:
 
     @property
     def warp_bits(self) -> int:
-        """Bits of the index of a warp in one CTA."""
+        """Bits of a warp's index in one CTA."""
         return (self.warps - 1).bit_length()
 
 
@@ -104,7 +101,7 @@ class _Values(dict[Value, list[str]]):
 
 
 class Emitter:
-    """State of one emission: the PTX under construction, where every value lives, the current role."""
+    """State of one emission: the PTX, where every value lives, the current role."""
 
     def __init__(self, fn: Function):
         self.fn, self.p, self.uses = fn, Ptx(), uses(fn.body)
@@ -133,31 +130,27 @@ class Emitter:
 
     @cached_property
     def negations(self) -> set[Value]:
-        """See `arith.negations`."""
         from tilejit.ptx.arith import negations
 
         return negations(self.fn)
 
     # -- values ---------------------------------------------------------------------------------
     def get(self, v: Value) -> list[str]:
-        """The registers of a tile, or a list of one for a scalar."""
+        """The registers of a tile, or a list of one."""
         return self.values[v]
 
     def scalar(self, v: Value) -> str:
-        """The register of a scalar value."""
         (r,) = self.values[v]
         return r
 
     def set(self, v: Value, regs: list[str] | str) -> None:
-        """Say where a value lives."""
         self.values[v] = [regs] if isinstance(regs, str) else regs
 
     def fresh(self, t: Type) -> list[str]:
-        """New registers for a value of type t."""
         return self.p.regs(reg_class(held(t)), self.count(t))
 
     def spread(self, v: Value, roots: Mapping[int, str]) -> list[str]:
-        """The registers of a value: those of `roots`, by their number, and sums of them (`steps.py`)."""
+        """The registers of a value: `roots`, by their number, and sums of them (`steps.py`)."""
         cls = reg_class(elem_of(v.type))
         made: dict[Hashable, str] = {}
 
@@ -181,7 +174,6 @@ class Emitter:
         return out
 
     def count(self, t: Type) -> int:
-        """Registers per thread of a value of type t."""
         kind = type(t)                  # (compared, not asked: emitters come here for every op)
         if kind is Pending:
             t = t.tile  # type: ignore[union-attr]
@@ -193,7 +185,7 @@ class Emitter:
 
     # -- threads ----------------------------------------------------------------------------------
     def thread_coord(self, layout: LinearLayout, dim: int) -> str:
-        """Register: this thread's part of coordinate `dim` (xor/or it with the register's constant part)."""
+        """This thread's part of coordinate `dim` (xor/or it with the register's constant part)."""
         key = (layout, dim)
         coords = self.role.known.coords
         if key not in coords:
@@ -205,7 +197,8 @@ class Emitter:
     def owner(self, layout: LinearLayout) -> str | None:
         """Predicate: this thread is the first of those that hold the same elements; None if all differ.
 
-        A layout for the warps of one CTA asks for the first of those in its own CTA."""
+        A layout for one CTA's warps asks for the first in its own CTA.
+        """
         owners = self.role.known.owners
         if layout not in owners:
             local = self.role.local_warp and layout.in_bits("warp") == self.role.warp_bits
@@ -235,25 +228,26 @@ class Emitter:
         return result
 
     def anew(self) -> None:
-        """From here to the end of the block, constants of a thread are made again where they are used, so that none has
-        a register in the loop that ends here. (ptxas keeps, and spills, what is computed ahead of it.) So it is done
-        behind loops whose products have operands in registers; others have room that what stores their sums has not."""
+        """From here to the end of the block, constants of a thread are made again where they are used: ptxas would
+        keep, and spill, what is computed ahead of a loop. Done behind loops whose products have operands in registers.
+        """
         self.role.known = Known()
         for op in self.indices:
             self.values.pop(op.result, None)
 
     def ahead(self, inner: list[Op]) -> None:
-        """What these ops of a loop or branch that comes now need of constants of a thread is made ahead of it."""
+        """What these ops of a loop or branch need of constants of a thread is made ahead of it."""
         for op in self.indices:
             if any(op.result in x.operands for x in inner):
                 self.get(op.result)
         self.role.known.mark = len(self.p.lines)
 
     def bit_sum(self, parts: list[tuple[str, list[int]]]) -> str:
-        """Register: xor over parts (register, bases) of bases[i] for every set bit i of the register.
+        """Xor over parts (register, bases) of bases[i] for every set bit i of the register.
 
-        Runs of bits whose bases double become one shift and mask; those of lanes go on in those of warps, where both
-        are bits of the thread's index and nothing tells that the warp's are the same in all lanes."""
+        Runs of bits whose bases double become one shift and mask; lanes' runs go on in warps', where both are bits of
+        the thread's index.
+        """
         p, terms, role = self.p, [], self.role
         if role.by_thread and [src for src, _ in parts] == [role.lane, role.warp]:
             lanes, warps = (bases for _, bases in parts)
@@ -297,21 +291,21 @@ class Emitter:
             lines.pop()
 
     def warpgroup(self) -> str:
-        """Register: index of the thread's warpgroup in the role."""
+        """Index of the thread's warpgroup in the role."""
         return self.p.new("b32", "shr.u32", self.role.local_warp or self.role.warp, 2)
 
     def warpgroup_sync(self) -> None:
-        """All threads of a warpgroup of the role meet; each warpgroup has a named barrier."""
+        """All threads of a warpgroup meet, at a named barrier of its own."""
         self.p("bar.sync", self.p.new("b32", "add.u32", self.warpgroup(), self.role.warpgroup_barrier), 128)
 
     # -- parameters -------------------------------------------------------------------------------
     def param(self, param: Param) -> str:
-        """The PTX name of a kernel parameter, added on first use."""
+        """The PTX name of a parameter, added on first use."""
         return self.params.setdefault(param, f"param_{len(self.params)}")
 
     # -- walking ----------------------------------------------------------------------------------
     def block(self, block: Block) -> None:
-        """Emit the ops of a block in order (terminators are handled by the op that owns the block)."""
+        """Emit a block's ops in order (its owner handles the terminator)."""
         from tilejit.ptx import runs
 
         around, outer = self.role.known, [*self.indices]
@@ -337,7 +331,7 @@ class Emitter:
         self.values.update(have)
 
     def at(self, op: Op) -> None:
-        """What follows belongs to op: its line in the user's source, and a comment."""
+        """What follows belongs to op: its line, and a comment."""
         if op.loc is not None:
             self.p.loc(op.loc.file, op.loc.line)
         for r in op.results:
@@ -349,14 +343,13 @@ class Emitter:
             self.note(op)
 
     def note(self, op: Op) -> None:
-        """A comment that names a tile op: `acc = dot_async : pending<fp32[128x256]>`."""
+        """`acc = dot_async : pending<fp32[128x256]>`."""
         shown = [r for r in op.results if type(r.type) in (Tile, Pending)]
         what = f"{', '.join([r.name or '_' for r in shown])} = {op.name} : {shown[0].type}" if shown else op.name
         self.p.comment(f"{what}    {op.loc.short()}" if op.loc else what)
 
 
 def param_decl(name: str, param: Param) -> str:
-    """The declaration of one kernel parameter."""
     if isinstance(param, PointerParam):
         return f".param .u64 {name}"
     if isinstance(param, ScalarParam):
@@ -368,7 +361,6 @@ def param_decl(name: str, param: Param) -> str:
 
 
 def emitters() -> dict[str, Callable[[Emitter, Op], None]]:
-    """The emitters of all ops by name; loads the files that register them."""
     from tilejit.ptx import (  # noqa: F401
         arith,
         assembly,
@@ -401,7 +393,7 @@ def emitters() -> dict[str, Callable[[Emitter, Op], None]]:
 
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:
-    """The PTX text of a scheduled function, and what the runtime must know to launch it."""
+    """The PTX of a scheduled function, and what the runtime must know to launch it."""
     from tilejit.ptx import kernel
 
     emitters()

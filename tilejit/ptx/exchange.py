@@ -1,7 +1,7 @@
-"""Emitter of `cluster_sum`: the CTAs' parts of a tile meet in distributed shared memory and are summed.
+"""`cluster_sum`: the CTAs' parts of a tile meet in distributed shared memory and are summed.
 
-A thread stores its registers into the shared memory of the CTA that keeps them, by `st.async`, whose bytes count on a
-barrier there (PTX ISA, st.async): nobody waits for a store, and the owner reads what came from its own memory.
+A thread stores its registers into the CTA that keeps them, by `st.async`, whose bytes count on a barrier there (PTX
+ISA, st.async).
 """
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ STORE = "st.async.shared::cluster.mbarrier::complete_tx::bytes"
 
 
 class Barriers:
-    """The barriers of an exchange with `slots` slots: `full` counts what came, `free` who has read it."""
+    """An exchange with `slots` slots: `full` counts what came, `free` who has read it."""
 
     def __init__(self, e: Emitter, full: Value, free: Value, slots: int):
         self.base = e.smem if e.role.group == "0" else e.p.new("b32", "mad.lo.u32", e.role.group, 8 * slots, e.smem)
         self.full, self.free = (_offset(v) for v in (full, free))
 
     def of(self, e: Emitter, rank: str, pred: str | None = None) -> str:
-        """Register: what `base` is in another CTA."""
+        """What `base` is in another CTA."""
         there = e.p.reg("b32")
         e.p("mapa.shared::cluster.u32", there, self.base, rank, pred=pred)
         return there
 
     def full_at(self, base: str, slot: int) -> str:
-        """Address of the slot's `full`."""
         return f"[{base}+{self.full + 8 * slot}]"
 
     def wait_free(self, e: Emitter, slot: int, parity: str) -> None:
-        """Wait until all CTAs have read what this one stored into their slots."""
+        """Wait until all CTAs have read what this one stored."""
         wait_phase(e, f"[{self.base}+{self.free + 8 * slot}]", parity)
 
     def wait_full(self, e: Emitter, slot: int, parity: str) -> None:
@@ -42,7 +41,6 @@ class Barriers:
         wait_phase(e, self.full_at(self.base, slot), parity)
 
     def expect(self, e: Emitter, slot: int, size: int) -> None:
-        """Announce the bytes that will come."""
         first = e.p.new("pred", "setp.eq.u32", e.role.tid, 0)
         e.p("mbarrier.arrive.expect_tx.shared::cta.b64", "_", self.full_at(self.base, slot), size, pred=first)
 
@@ -83,7 +81,7 @@ class _Meeting(Barriers):
         self.remote: dict[int, tuple[str, str]] = {}
 
     def there(self, e: Emitter, owner: int) -> tuple[str, str]:
-        """Scratch and barriers of the CTA that keeps what the thread's warp and `owner` lead to."""
+        """Scratch and barriers of the CTA that keeps what the warp and `owner` lead to."""
         if owner not in self.remote:
             rank = e.p.new("b32", "xor.b32", self.owner, owner) if owner else self.owner
             self.remote[owner] = (e.p.new("b32", "mapa.shared::cluster.u32", self.write, rank), self.of(e, rank))
@@ -110,7 +108,7 @@ def _cluster_sum(e: Emitter, op: Op) -> None:
 
 
 def _hand_over(e: Emitter, parts: Parts, m: _Meeting, rnd: int, regs: list[str], phases: tuple[str, str]) -> None:
-    """Wait until all have read the slot's last round, then store this thread's part of every CTA's share."""
+    """Wait until all have read the slot's last round, then store this thread's part of every share."""
     p, slot = e.p, rnd % m.slots
     m.wait_free(e, slot, phases[1 - rnd // m.slots % 2])
     m.expect(e, slot, parts.share * parts.ctas)
@@ -125,7 +123,7 @@ def _hand_over(e: Emitter, parts: Parts, m: _Meeting, rnd: int, regs: list[str],
 
 
 def _sum(e: Emitter, op: Op, parts: Parts, m: _Meeting, rnd: int, phases: tuple[str, str]) -> list[str]:
-    """Wait for the shares of all CTAs, add them pairwise in the order of the CTAs, give the slot back."""
+    """Wait for all shares, add them pairwise in the order of the CTAs, give the slot back."""
     p, slot = e.p, rnd % m.slots
     elem = op.result.tile.elem
     cls = reg_class(elem)

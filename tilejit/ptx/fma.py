@@ -1,4 +1,4 @@
-"""Emitter of products by fused multiply-adds: operands in scratch, accumulators in registers (`layout/fma.py`)."""
+"""Products by multiply-adds: operands in scratch, accumulators in registers (`layout/fma.py`)."""
 from __future__ import annotations
 
 from tilejit.ir import Op
@@ -55,14 +55,13 @@ def _dot_fma(e: Emitter, op: Op) -> None:
 
 
 class _Side:
-    """One operand in scratch: where a thread's rows, or columns, of it lie."""
+    """Where a thread's rows, or columns, of an operand lie in scratch."""
 
     def __init__(self, e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, index: int):
         keep = layout.rank - 1 if index else layout.rank - 2
         size = buffer.elem.bytes
 
         def place(at: tuple[int, ...], k: int = 0) -> int:
-            """Where the element lies that a place of the accumulator needs."""
             return slot_offset(buffer, (*at[:-2], *((k, at[-1]) if index else (at[-2], k))))
 
         self.elem, self.pitch = buffer.elem, place((0,) * layout.rank, 1)
@@ -89,5 +88,4 @@ class _Side:
         return found
 
     def advance(self, e: Emitter, steps: int) -> None:
-        """Go on by so many k."""
         e.p("add.u32", self.address, self.address, steps * self.pitch)

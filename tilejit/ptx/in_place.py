@@ -1,12 +1,11 @@
-"""Registers that stay: sums of mma.sync are computed where a loop carries them, and what a branch hands on as it was
-stays where it is. The next contents of a register are written into it, where nothing reads the present ones any more.
+"""Registers that stay: the next contents of a carried register are computed in it where nothing reads the present ones
+any more, and what a branch hands on as it was stays where it is.
 
     %f9 = mul %f1, %f2                %f9 = mul %f1, %f2
     %f8 = mma ..., %f9         ->     %f1 = mma ..., %f9
     %f1 = mov %f8
 
-The assembler joins such registers itself, but not those that tensor cores take four in a row: of 128 sums, rescaled
-before the product, it kept a second set, and moved or spilled them in every iteration.
+The assembler joins such registers itself, but not those that tensor cores take four in a row.
 """
 from __future__ import annotations
 
@@ -33,11 +32,12 @@ class Body:
         self.known, self.mark, self.counts = e.role.known, e.role.known.mark or 0, dict(e.p.counts)
 
     def settle(self, pairs: list[tuple[str, str]]) -> set[str]:
-        """Rename registers in the text as it is now, its end. pairs: register that is carried, what it is to be at the
-        end. Returns those that are carried and need no copy any more.
+        """Rename registers in the text up to now, its end. pairs: register that is carried, what it is to be at the
+        end. Returns carried ones that need no copy any more.
 
         A register is renamed if a product of the body makes it, no sooner than the last instruction that reads what was
-        carried (nor in an inner loop that goes on from the one to the other), and no two pairs want it."""
+        carried (nor in an inner loop between the two), and no two pairs want it.
+        """
         lines, above = self.e.p.lines, self.known.mark or 0
         hoisted = above - self.mark
         made_above = set(_REGISTER.findall("\n".join(lines[self.mark:above])))
@@ -61,14 +61,14 @@ class Body:
         return set(names.values())
 
     def _is_new(self, register: str) -> bool:
-        """Whether a register was made since the body began."""
         name = register.rstrip("0123456789")
         return int(register[len(name):]) >= self.counts[_CLASS[name]]
 
 
 def _places(text: str) -> tuple[dict[str, int], dict[str, int], list[tuple[int, int]]]:
     """The first instruction that names each register of products by mma.sync, the last one that names each register
-    (beyond the end: products by wgmma, which run on), and those from which to which inner loops go."""
+    (beyond the end: products by wgmma), and the span of each inner loop.
+    """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     labels: dict[str, int] = {}
@@ -98,8 +98,9 @@ def _places(text: str) -> tuple[dict[str, int], dict[str, int], list[tuple[int, 
 
 
 def stays(branch: Op, uses: Mapping[Value, list[tuple[Op, int]]]) -> dict[int, Value]:
-    """Results of an `if` that are, in one of the branches, a tile of 32 or more bits an element from before it, whose
-    registers nothing needs any more: which tile."""
+    """Results of an `if` that are, in one branch, a tile of 32 or more bits an element from before it, whose registers
+    nothing needs any more: which tile.
+    """
     block = branch.parent
     found: dict[int, Value] = {}
     assert block is not None
@@ -112,8 +113,9 @@ def stays(branch: Op, uses: Mapping[Value, list[tuple[Op, int]]]) -> dict[int, V
 
 
 def _owns(v: Value, block: Block, uses: Mapping[Value, list[tuple[Op, int]]]) -> bool:
-    """Whether a tile has registers of its own: what a loop carries, products, what comes out of loops and branches. Not
-    sums in flight round a loop: the next product is added up in their registers."""
+    """Whether a tile has registers of its own: from loops, products, branches. Not sums in flight round a loop: the
+    next product is added up in their registers.
+    """
     t = v.type.elem if isinstance(v.type, Tile) else None
     if not isinstance(t, DType) or t.kind != "float" or t.bits < 32:
         return False

@@ -1,4 +1,4 @@
-"""Emitters of ops whose elements find one another at run time: `gather` and `histogram`, through shared scratch."""
+"""`gather` and `histogram`, through shared scratch."""
 from __future__ import annotations
 
 from tilejit.errors import ClusterError
@@ -17,7 +17,7 @@ def _one_cta(e: Emitter, op: Op) -> None:
 
 @emits("gather")
 def _gather(e: Emitter, op: Op) -> None:
-    """Meet, write the tile in row-major order, meet, read each element where its index says."""
+    """Meet, write the tile in row-major order, meet, read."""
     _one_cta(e, op)
     p, axis = e.p, op.attrs["axis"]
     index, src = (v.type for v in op.operands)
@@ -38,7 +38,6 @@ def _gather(e: Emitter, op: Op) -> None:
         return slot_offset(buffer, (*coords[:axis], 0, *coords[axis + 1:]))
 
     def along(n: int) -> int:
-        """Bytes to the element n further on along the axis."""
         return slot_offset(buffer, tuple(n if d == axis else 0 for d in range(rank)))
 
     span = span_elements(buffer) if axis == rank - 1 else src.shape[axis]       # of which elements follow one another
@@ -65,7 +64,7 @@ def _gather(e: Emitter, op: Op) -> None:
 
 @emits("histogram")
 def _histogram(e: Emitter, op: Op) -> None:
-    """Meet, clear the counts, meet, count by atomics in shared memory, meet, read."""
+    """Meet, clear the counts, meet, count by atomics, meet, read."""
     _one_cta(e, op)
     p, bins, t, result = e.p, op.attrs["bins"], op.operands[0].type, op.result.type
     assert isinstance(t, Tile) and t.layout is not None and isinstance(result, Tile) and result.layout is not None

@@ -1,11 +1,10 @@
 """The instruction table: one row for every instruction form that tilejit emits or its emulator runs.
 
-A row's `syntax` is the manual's syntax line: `<slot:a|b>` is a required modifier, `[slot:a|b]` an optional
-one, each written with a leading dot in PTX, in this order. `operands` lists the operands by kind:
-`d` destination, `a` source (register, immediate or list), `p` predicate destination, `q` predicate source,
-`m` address, `t` tensor address, `l` label, `i` immediate; a trailing `?` makes the kind optional.
-Flags: `aligned` (the whole warp must execute it together), `blocking` (may wait), `asynchronous` (completes
-later). Source: PTX ISA 8.x, chapter "Instruction Set"; `min_sm` is its target note.
+`syntax` is the manual's syntax line: `<slot:a|b>` is a required modifier, `[slot:a|b]` an optional one, each with a
+leading dot in PTX, in this order. `operands` lists kinds: `d` destination, `a` source (register, immediate or list),
+`p` predicate destination, `q` predicate source, `m` address, `t` tensor address, `l` label, `i` immediate; a trailing
+`?` makes it optional. Flags: `aligned` (the whole warp must execute it together), `blocking` (may wait), `asynchronous`
+(completes later). Source: PTX ISA 8.x, chapter "Instruction Set"; `min_sm` is its target note.
 """
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _SLOT = re.compile(r"<(\w+):([^>]*)>|\[(\w+):([^\]]*)\]")
 
 @dataclass(frozen=True)
 class Form:
-    """One instruction form; `name` is its mnemonic with the fixed modifiers."""
+    """One instruction form."""
 
     syntax: str
     operands: str
@@ -48,7 +47,7 @@ class Form:
 
     @cached_property
     def name(self) -> str:
-        """The syntax without its modifier slots: the key under which emulator and emitters know the form."""
+        """The mnemonic with the fixed modifiers."""
         return _SLOT.sub("", self.syntax)
 
 
@@ -271,7 +270,7 @@ FORMS: tuple[Form, ...] = (
 
 @lru_cache(maxsize=None)                # on first use: most programs need few of the forms
 def _pattern(form: Form) -> re.Pattern[str]:
-    """The whole opcode as a regular expression with one named group a slot."""
+    """The whole opcode, one named group a slot."""
     out, at = "", 0
     for m in _SLOT.finditer(form.syntax):
         out += re.escape(form.syntax[at:m.start()])
@@ -295,7 +294,7 @@ def lookup(opcode: str) -> tuple[Form, dict[str, str]] | None:
 
 
 def operand_counts(form: Form) -> tuple[int, int]:
-    """The least and the most operands of a form."""
+    """The least and the most."""
     required = len(re.findall(r"\w(?!\?)", form.operands))
     return required, len(re.findall(r"\w", form.operands))
 
@@ -315,7 +314,7 @@ _LATER: dict[tuple[str, str, str], int] = {
 
 @lru_cache(maxsize=None)
 def required_sm(opcode: str) -> int:
-    """The least compute capability, times ten, that has an instruction. Raises KeyError for one not in the table."""
+    """The least compute capability, times ten. Raises KeyError for an opcode not in the table."""
     found = lookup(opcode)
     if found is None:
         raise KeyError(f"{opcode} is not in the instruction table")
@@ -330,6 +329,6 @@ def required_sm(opcode: str) -> int:
 
 
 def _bf16_conversion(modifiers: dict[str, str]) -> bool:
-    """Whether a cvt is one of those with bf16 that came with sm_90: all but those from and to f32 (PTX ISA, cvt)."""
+    """Whether a cvt with bf16 came with sm_90: all but from and to f32 (PTX ISA, cvt)."""
     sides = (modifiers.get("type"), modifiers.get("dtype"))
     return "bf16" in sides and "f32" not in sides

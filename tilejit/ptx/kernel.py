@@ -31,7 +31,7 @@ FEW_THREADS = 128
 
 
 def prologue(e: Emitter) -> None:
-    """Thread ids, the shared base, parameters, and the initialisation of every mbarrier."""
+    """Thread ids, the shared base, parameters, and the initialisation of mbarriers."""
     p, role = e.p, e.role
     role.tid = p.new("b32", "mov.u32", "%tid.x")
     role.lane = p.new("b32", "and.b32", role.tid, 31)
@@ -72,7 +72,7 @@ def count_warps(e: Emitter) -> None:
 
 
 def name_buffers(e: Emitter) -> None:
-    """Comments that say which buffer lies where (from the shared base), for who reads the PTX and its findings."""
+    """Comments that say which buffer lies where."""
     for op in e.fn.body.ops:
         if op.name == "alloc" and not op.attrs.get("private"):
             buffer = op.attrs["type"]
@@ -82,7 +82,6 @@ def name_buffers(e: Emitter) -> None:
 
 
 def load_param(e: Emitter, arg: Value) -> str:
-    """Read one scalar or pointer parameter of the kernel."""
     t = arg.type
     if isinstance(t, Ptr):
         return e.p.new("b64", "ld.param.u64", f"[{e.param(PointerParam(arg.name))}]")
@@ -91,7 +90,6 @@ def load_param(e: Emitter, arg: Value) -> str:
 
 
 def load_scalar(e: Emitter, param: ScalarParam, t: DType) -> str:
-    """Read a scalar parameter of dtype t."""
     name = f"[{e.param(param)}]"
     if t.kind == "bool":
         byte = e.p.new("b16", "ld.param.u8", name)
@@ -100,7 +98,7 @@ def load_scalar(e: Emitter, param: ScalarParam, t: DType) -> str:
 
 
 def expr_of(v: Value) -> Expr:
-    """The value of a scalar as a host expression over kernel arguments; an error if it is none."""
+    """A scalar as a host expression over arguments; an error if it is none."""
     if not isinstance(v.op, Op):
         return ("arg", v.name)
     op = v.op
@@ -116,7 +114,7 @@ def expr_of(v: Value) -> Expr:
 
 
 def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...], str]:
-    """Base argument, shape, strides (host expressions) and padding of a descriptor value."""
+    """Base argument, shape, strides (host expressions) and padding."""
     t = desc.desc
     rank = len(t.block_shape)
     if isinstance(desc.op, Op):
@@ -132,8 +130,7 @@ def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...],
 
 
 def tensor_map(e: Emitter, op: Op) -> str:
-    """The register with the generic address of the tensor map that a tma op uses: a parameter, found in the prologue,
-    or what the program has written."""
+    """The generic address of a tma op's tensor map: a parameter, or what the program has written."""
     from tilejit.ptx.tma import box_of
 
     desc = next(v for v in op.operands if isinstance(v.type, Desc))
@@ -179,7 +176,7 @@ def _desc_query(e: Emitter, op: Op) -> None:
 
 @emits("make_desc")
 def _make_desc(e: Emitter, op: Op) -> None:
-    """Nothing on the device: the host encodes the tensor map."""
+    """The host encodes the tensor map."""
 
 
 def init_barriers(e: Emitter) -> None:
@@ -213,7 +210,7 @@ def init_barriers(e: Emitter) -> None:
 
 
 def _folds(e: Emitter) -> list[Op]:
-    """The folds over CTAs, each reached once, if they are all that a kernel does in other CTAs; else none."""
+    """The folds over CTAs, each reached once, if they are all that a kernel does in other CTAs."""
     ops = [op for op in walk(e.fn.body) if op.name in ("roles", "debug_barrier") or "multicast" in op.attrs
            or "sync" in op.define.effects
            and (op.attrs.get("ctas", 1) > 1 or op.name.startswith("cluster_")) and "fills" not in op.define.traits]
@@ -221,18 +218,16 @@ def _folds(e: Emitter) -> list[Op]:
 
 
 def cluster_sync(e: Emitter) -> None:
-    """A barrier of all threads of the cluster."""
     e.p("barrier.cluster.arrive.release")
     e.p("barrier.cluster.wait.acquire")
 
 
 @emits("alloc", "barriers", "reuse")
 def _static(e: Emitter, op: Op) -> None:
-    """Shared memory is laid out by the allocator; uses read the op's `offset`."""
+    """The allocator lays shared memory out; uses read the op's `offset`."""
 
 
 def _unit(e: Emitter) -> str:
-    """What runs a program, in the names of special registers."""
     return "cluster" if e.rank else "cta"
 
 
@@ -266,7 +261,7 @@ def _order_begin(e: Emitter, op: Op) -> None:
 
 @emits("order_wait", "order_arrive")
 def _order(e: Emitter, op: Op) -> None:
-    """A ring of the last named barriers, one for each warpgroup: it waits at its own, the one before arrives there."""
+    """A ring of the last named barriers: a warpgroup waits at its own, the one before arrives there."""
     p, groups = e.p, op.attrs["groups"]
     number = p.new("b32", "add.u32", e.warpgroup(), NAMED_BARRIERS - groups + (op.name == "order_arrive"))
     if op.name == "order_wait":
@@ -283,7 +278,7 @@ def _launch_wait(e: Emitter, op: Op) -> None:
 
 @emits("elect")
 def _elect(e: Emitter, op: Op) -> None:
-    """Branch around for all but one thread of the CTA; the losers of the first warp wait for the winner."""
+    """Branch around for all but one thread of the CTA; the others of the first warp wait for it."""
     p = e.p
     skip, join = p.label("not_elected"), p.label("elect_join")
     if op.operands:
@@ -303,7 +298,7 @@ def _elect(e: Emitter, op: Op) -> None:
 
 @emits("roles")
 def _roles(e: Emitter, op: Op) -> None:
-    """Top-level branches by warp index, one section per role; registers are shared out between warpgroups."""
+    """Branches by warp index, one section per role; registers are shared out between warpgroups."""
     p, outer = e.p, e.role
     first, barrier, end, beyond = 0, 1, p.label("roles_end"), ""
     starts = [sum(op.attrs["warps"][:i]) for i in range(len(op.regions))]
@@ -381,12 +376,11 @@ def _return(e: Emitter, op: Op) -> None:
 
 def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
     """The directive that says how many programs a multiprocessor shall have room for: one, where roles share out the
-    registers (setmaxnreg); as many as shared memory has, where the schedule says how many registers a thread needs at
-    least (`resident_registers`). None for the others: given one, ptxas takes registers as if there were no other
-    programs (175 instead of 48 in a kernel of elementwise arithmetic), left alone it weighs them against warps. Few
-    warps that load what they multiply in a loop wait for memory in every iteration: left alone it takes so few
-    registers that loads wait for one another (86 us in place of 46), so it is told of 12 warps, unless that spills
-    (`runtime/spills.py`)."""
+    registers (setmaxnreg); as many as shared memory has, where the schedule says how many registers a thread needs
+    (`resident_registers`). Few warps that load what they multiply in a loop: 12 warps, unless that spills
+    (`runtime/spills.py`), or ptxas takes so few registers that loads wait for one another. None for others: given one,
+    ptxas takes registers as if there were no other programs.
+    """
     registers = e.fn.attrs.get("resident_registers")
     if registers and shared and not e.fn.attrs.get("maxnreg"):
         room = min(e.target.shared_bytes // (shared + 1024), 2048 // threads, 65536 // (registers * threads))
@@ -401,14 +395,13 @@ def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
 
 
 def _drop_warp(e: Emitter) -> None:
-    """Leave out the shuffle of the warp's index if nothing uses it: the assembler cannot, and all would wait for it."""
+    """Leave out the shuffle of the warp's index if nothing uses it: the assembler cannot."""
     warp, lines = e.role.warp, e.p.lines
     if e.role.by_thread and len(re.findall(rf"{warp}\b", "\n".join(lines))) == 1:
         del lines[next(i for i, line in enumerate(lines) if f" {warp}, " in line)]
 
 
 def finish(e: Emitter) -> tuple[str, KernelMetadata]:
-    """The module text and its launch metadata."""
     _drop_warp(e)
     attrs = e.fn.attrs
     threads = attrs["num_threads"]

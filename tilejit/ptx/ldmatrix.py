@@ -13,8 +13,9 @@ from tilejit.ptx.smem import accesses
 
 def load_tile(e: Emitter, t: Tile, buffer: Buffer, base: str, at: tuple[int, ...] | None = None,
               pairs: bool = False) -> list[str]:
-    """The registers of a tile that lies in a slot at shared address `base`, from `at` on, in multiples of its sizes
-    (`pairs`: see `pack.unpack`). The whole warp must come here together."""
+    """The registers of a tile in a slot at shared address `base`, from `at` on, in multiples of its sizes (`pairs`: see
+    `pack.unpack`). The whole warp must come here together.
+    """
     regs = e.fresh(t)
     assert t.layout is not None
     reader = None if pairs else MatrixReader.of(e, t, buffer, base, at)
@@ -36,8 +37,9 @@ def load_tile(e: Emitter, t: Tile, buffer: Buffer, base: str, at: tuple[int, ...
 
 
 def store_tile(e: Emitter, t: Tile, regs: list[str], buffer: Buffer, base: str, owner: str | None) -> None:
-    """Write the registers of a tile to a slot at shared address `base`; `owner`: the predicate of the threads that do,
-    of those that hold the same elements. The whole warp must come here together."""
+    """Write a tile to a slot at shared address `base`; `owner`: the threads that do, of those that hold the same
+    elements. The whole warp must come here together.
+    """
     assert t.layout is not None
     found = _split(t, buffer) if e.target.hopper else None
     if found is None or t.layout.zero_bits("lane") or t.layout.zero_bits("register"):
@@ -52,7 +54,6 @@ def store_tile(e: Emitter, t: Tile, regs: list[str], buffer: Buffer, base: str, 
 
 
 def _split(t: Tile, buffer: Buffer) -> Matrices | None:
-    """How the tile, which lies in a buffer, is made of matrices; None where it is not."""
     assert t.layout is not None
     if not isinstance(t.elem, DType) or t.elem.bits == 1 or t.layout.odd_dims:
         return None
@@ -62,7 +63,7 @@ def _split(t: Tile, buffer: Buffer) -> Matrices | None:
 
 
 class _Rows:
-    """Where the rows of a tile's matrices lie: what ldmatrix and stmatrix are given, a few registers at a time."""
+    """Where the rows of a tile's matrices lie, a few registers at a time."""
 
     def __init__(self, e: Emitter, t: Tile, buffer: Buffer, base: str, m: Matrices, at: tuple[int, ...] | None):
         assert t.layout is not None
@@ -82,7 +83,7 @@ class _Rows:
         self.bases: dict[int, str] = {}
 
     def address(self, first: int) -> str:
-        """Of the tile's registers from `first` (a multiple of `step`) on."""
+        """Of registers from `first` (a multiple of `step`) on."""
         p, const = self.e.p, self.start
         for i, o in enumerate(self.offsets):
             if first >> i & 1:
@@ -95,16 +96,16 @@ class _Rows:
 
 
 class MatrixReader(_Rows):
-    """Reads a tile from a slot by ldmatrix, a few registers at a time; make one with `of`."""
+    """Reads a tile from a slot by ldmatrix, a few registers at a time."""
 
     @staticmethod
     def of(e: Emitter, t: Tile, buffer: Buffer, base: str, at: tuple[int, ...] | None = None) -> MatrixReader | None:
-        """A reader of the tile that starts at `at`, or None where ldmatrix does not fit the layouts."""
+        """For the tile that starts at `at`, or None where ldmatrix does not fit the layouts."""
         found = _split(t, buffer)
         return None if found is None else MatrixReader(e, t, buffer, base, found, at)
 
     def read(self, first: int) -> list[str]:
-        """The 32-bit registers that hold the tile's registers from `first` (a multiple of `step`) on."""
+        """The 32-bit registers with the tile's registers from `first` (a multiple of `step`) on."""
         address = self.address(first)
         found = self.e.p.regs("b32", self.count)
         self.e.p(f"ldmatrix{self.kind}", "{" + ", ".join(found) + "}", address)

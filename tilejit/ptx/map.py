@@ -1,4 +1,4 @@
-"""Emitter of `map`: a region of scalars, in which threads may part, once for every `pack` registers."""
+"""`map`: a region of scalars, in which threads may part, once for every `pack` registers."""
 from __future__ import annotations
 
 from tilejit.ir import Op

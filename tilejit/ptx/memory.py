@@ -1,7 +1,7 @@
-"""Emitters of global memory access: vector loads and stores with masks, and atomics.
+"""Global memory access: vector loads and stores with masks, and atomics.
 
-The `vec` attribute (elements per access, set by the coalescing pass) promises that the addresses of that
-many neighbouring registers are consecutive and aligned and that their mask is one value.
+`vec` (elements per access, set by the coalescing pass) promises that the addresses of that many neighbouring registers
+are consecutive and aligned and have one mask.
 """
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ def opcode_of(op: Op, name: str) -> str:
 
 @emits("load")
 def _load(e: Emitter, op: Op) -> None:
-    """Masked-off registers hold `other`, or zero without one, before the access.
+    """Masked-off registers hold `other`, or zero, before the access.
 
-    A load that is `ahead` stays behind what uses the one before: both have one scoreboard, on which such a use would
-    wait for both, and ptxas moves no load up over `bar.warp.sync`, of which a NOP is left."""
+    A load that is `ahead` stays behind what uses the one before: both have one scoreboard, and ptxas moves no load up
+    over `bar.warp.sync`.
+    """
     p, t = e.p, elem_of(op.result.type)
     if op.attrs.get("ahead") and e.role.name != "producer":        # where one lane may load
         p("bar.warp.sync", -1)
@@ -109,7 +110,7 @@ def _atom(op: Op) -> str:
 
 
 def _suffix(op: Op, kind: str, t: DType) -> str:
-    """Operation and type of an atom instruction (PTX ISA, atom)."""
+    """Operation and type (PTX ISA, atom)."""
     half = t.is_float and t.bits == 16
     if t.bits < 32 and not (half and kind == "add"):
         raise CompilationError(f"atomic {kind} on {t} is not supported: atomics take 32- and 64-bit elements, "
@@ -125,8 +126,9 @@ def _suffix(op: Op, kind: str, t: DType) -> str:
 
 
 def _reductions(e: Emitter, op: Op, suffix: str) -> None:
-    """Several atomics a thread of which nobody reads the old values, by vectors where `vec` says so. What releases is
-    one fence before all of them: as parts of the atomics each would wait for the one before."""
+    """Atomics of which nobody reads the old values, by vectors where `vec` says so. One fence before all of them
+    releases: as parts of the atomics each would wait for the one before.
+    """
     sem, scope, vec = op.attrs.get("sem") or "acq_rel", op.attrs.get("scope") or "gpu", op.attrs.get("vec", 1)
     if sem in ("release", "acq_rel"):
         e.p(f"fence.acq_rel.{scope}")
@@ -148,7 +150,7 @@ def _reductions(e: Emitter, op: Op, suffix: str) -> None:
 
 @emits("atomic_rmw")
 def _atomic_rmw(e: Emitter, op: Op) -> None:
-    """One atomic per element, done by one of its holders. Masked-off elements give 0."""
+    """One per element, done by one of its holders. Masked-off elements give 0."""
     p, t, kind, atom = e.p, op.operands[1].dtype, op.attrs["kind"], _atom(op)
     if op.result not in e.uses and kind in _UNREAD and not (t.is_float and kind != "add") \
             and len(e.get(op.operands[0])) > 1:
@@ -180,11 +182,12 @@ def _atomic_rmw(e: Emitter, op: Op) -> None:
 
 
 def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str | None, value: str) -> None:
-    """max or min of floats by integer atomics on their bits.
+    """By integer atomics on their bits.
 
-    The bits of floats without a sign order as signed integers do, those with one inversely as unsigned ones:
-    max(x, v) is the signed maximum for v >= +0 and the unsigned minimum for v <= -0; min the other way
-    round. A NaN operand loses (it is taken as the infinity that changes nothing); a NaN in memory may stay."""
+    Floats without a sign order as signed integers do, those with one inversely as unsigned ones: max(x, v) is the
+    signed maximum for v >= +0 and the unsigned minimum for v <= -0; min the other way round. A NaN operand loses (it is
+    taken as the infinity that changes nothing); one in memory may stay.
+    """
     p, t, kind = e.p, op.operands[1].dtype, op.attrs["kind"]
     if t.bits < 32:
         end = "; the tensor's rows end within 16 bytes, which TMA would write as a whole: pad them, or" \
@@ -204,7 +207,7 @@ def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str
 
 @emits("atomic_poll")
 def _atomic_poll(e: Emitter, op: Op) -> None:
-    """One thread loads again and again, with a fence at the end of its waiting; the others wait for it."""
+    """One thread loads again and again, then fences; the others wait for it."""
     p, t = e.p, op.operands[1].dtype
     (ptr,), (value,), (out,) = e.get(op.operands[0]), e.get(op.operands[1]), e.fresh(op.result.type)
     limit = e.scalar(op.operands[2]) if len(op.operands) > 2 else None
@@ -243,10 +246,11 @@ def _atomic_cas(e: Emitter, op: Op) -> None:
 
 
 def _each_once(e: Emitter, op: Op, values: list[Value], mask: Value | None, one: Callable[..., None]) -> None:
-    """Call one(out, pointer, predicate, *values) for every element this thread is the first to hold, and give
-    the old values to all holders.
+    """Call one(out, pointer, predicate, *values) for every element this thread is the first to hold, and give the old
+    values to all holders.
 
-    An atomic on a scalar is the whole program's: with release semantics all its threads come first."""
+    An atomic on a scalar is the whole program's: with release semantics all its threads come first.
+    """
     t, alone = op.result.type, op.attrs.get("alone")
     used = op.result in e.uses
     if not isinstance(t, Tile) and not alone and (used or (op.attrs.get("sem") or "acq_rel") in ("release", "acq_rel")):
@@ -270,8 +274,7 @@ def _each_once(e: Emitter, op: Op, values: list[Value], mask: Value | None, one:
 
 
 def _from_owners(e: Emitter, op: Op, regs: list[str], owner: str) -> list[str]:
-    """What the first holders of the elements have, for all holders: by shuffles within a warp, else through
-    shared scratch."""
+    """What first holders have, for all holders: by shuffles within a warp, else through scratch."""
     p, t = e.p, op.result.type
     elem = elem_of(t)
     zero: dict[str, tuple[int, ...]] = {"lane": (0, 1, 2, 3, 4), "warp": (0, 1, 2, 3, 4)}

@@ -1,7 +1,7 @@
 """What the runtime must know to launch a PTX kernel: the contract between `ptx/` and `runtime/`.
 
-A kernel's PTX parameters are listed in order as `Param`s. Each says how to compute its bytes from the
-arguments of the launch; expressions over scalar arguments are small prefix tuples (see `Expr`).
+PTX parameters are listed in order as `Param`s, which say how to compute them from the arguments of the launch;
+expressions over scalar arguments are prefix tuples (`Expr`).
 """
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WISH = "    // unless that spills"
 
 @dataclass(frozen=True)
 class PointerParam:
-    """A 64-bit device address: the base of array argument `arg` (or of descriptor argument `arg`)."""
+    """A 64-bit device address: the base of array or descriptor argument `arg`."""
 
     arg: str
 
 
 @dataclass(frozen=True)
 class ScalarParam:
-    """A scalar of tilejit dtype name `dtype` (`int32`, `fp32`, ...) whose value is `expr`."""
+    """A scalar of tilejit dtype name `dtype` whose value is `expr`."""
 
     expr: Expr
     dtype: str
@@ -34,10 +34,10 @@ class ScalarParam:
 
 @dataclass(frozen=True)
 class TensorMapParam:
-    """A 128-byte CUtensorMap over the array `base_arg` (an array or a descriptor argument).
+    """A 128-byte CUtensorMap over the array (or descriptor) argument `base_arg`.
 
-    `shape` and `strides` are outermost first, in elements, the last stride is 1; `box` likewise.
-    `dtype` is the tilejit dtype name; `swizzle` is 0, 32, 64 or 128 bytes; `fill` is "zero" or "nan".
+    `shape`, `strides` and `box` are outermost first, in elements, the last stride is 1; `dtype` is the tilejit dtype
+    name; `swizzle` is 0, 32, 64 or 128 bytes; `fill` is "zero" or "nan".
     """
 
     base_arg: str
@@ -56,7 +56,7 @@ Param = Union[PointerParam, ScalarParam, TensorMapParam]
 
 @dataclass(frozen=True)
 class KernelMetadata:
-    """Launch facts of one compiled kernel; JSON-able through `dataclasses.asdict`."""
+    """Launch facts of one kernel; JSON-able through `dataclasses.asdict`. Some properties have Triton's names."""
 
     name: str
     params: tuple[Param, ...]
@@ -77,30 +77,26 @@ class KernelMetadata:
     spanned: tuple[str, int, int, int] | None = None
 
     def blocks(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The grid in blocks, where `grid` is in programs."""
+        """`grid` (programs) in blocks."""
         return -(-grid[0] // self.programs) * self.cluster[0], grid[1], grid[2]
 
     @property
     def shared(self) -> int:
-        """Shared memory of a block in bytes, by Triton's name."""
+        """Bytes a block."""
         return self.shared_bytes
 
     @property
     def num_ctas(self) -> int:
-        """Blocks of a program."""
         return self.cluster[0]
 
     @property
     def cluster_dims(self) -> tuple[int, int, int]:
-        """The cluster, by Triton's name."""
         return self.cluster
 
     @property
     def launch_pdl(self) -> bool:
-        """`pdl`, by Triton's name."""
         return bool(self.pdl)
 
     @property
     def launch_cooperative_grid(self) -> bool:
-        """`cooperative`, by Triton's name."""
         return self.cooperative

@@ -1,4 +1,4 @@
-"""Emitter of products by mma.sync: operands in registers, in the layouts of `layout/mma.py`, or in slots of rings."""
+"""Products by mma.sync: operands in registers, in the layouts of `layout/mma.py`, or in slots of rings."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,8 +16,9 @@ from tilejit.ptx.wgmma import NAMES
 
 @emits("dot", "dot_mma")
 def _dot(e: Emitter, op: Op) -> None:
-    """One mma.sync per (k step, 16 rows, 8 columns). Products of one k step go to different accumulators, so they
-    need not wait for each other. K shorter than a step is filled up with zeros."""
+    """One mma.sync per (k step, 16 rows, 8 columns). Products of one k step go to different accumulators: none waits
+    for another. K shorter than a step is filled up with zeros.
+    """
     va, vb, acc = op.operands
     tc = acc.tile
     assert tc.layout is not None and isinstance(tc.elem, DType)
@@ -48,7 +49,7 @@ def _dot(e: Emitter, op: Op) -> None:
 
 
 def _instruction(out: DType, elems: list, step: int) -> Callable[..., None]:
-    """The instruction m16n8k`step` for these types, as a function of its registers."""
+    """m16n8k`step` for these types, as a function of its registers."""
     acc = "s32" if out.is_int() else f"f{out.bits}"
     names = [NAMES[t.name] for t in elems]
     clamps = ".satfinite" if out.is_int() else ""
@@ -70,9 +71,9 @@ def _f64_of_eight_rows(e: Emitter, d: list[str], a: list[str], b: list[str], c: 
 
 
 class _Halves:
-    """A product into sums of fp16, which the instruction takes two to a register, and this one by one.
-
-    What one step of K gave stays packed for the next."""
+    """A product into sums of fp16, which the instruction takes two to a register. What one step of K gave stays packed
+    for the next.
+    """
 
     def __init__(self, multiply: Callable[..., None]):
         self.multiply = multiply
@@ -87,8 +88,7 @@ class _Halves:
 
 @lru_cache(maxsize=64)
 def _fragments(layout: LinearLayout) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """Where each m16n8 fragment starts, and the registers that hold it: some of them several times where the tile is
-    smaller."""
+    """Where each m16n8 fragment starts, and its registers: some several times where the tile is smaller."""
     place = {at: i for i, at in enumerate(layout.registers())}
     m, n = layout.shape[-2:]
     starts = dict.fromkeys((*at[:-2], at[-2] // 16 * 16, at[-1] // 8 * 8) for at in place)
@@ -101,10 +101,10 @@ def _fragments(layout: LinearLayout) -> tuple[tuple[tuple[int, ...], tuple[int, 
 
 
 class _Words:
-    """An operand as registers of 32 bits (64 for fp64), found by the coordinates of their first element in lane 0 of
-    warp 0.
+    """An operand as registers of 32 bits (64 for fp64), by the coordinates of their first element in lane 0 of warp 0.
 
-    Those of a slot are read when they are first asked for, so that few are alive at a time."""
+    Those of a slot are read when they are first asked for, so that few are alive.
+    """
 
     def __init__(self, e: Emitter, v: Value, accumulator: LinearLayout, index: int):
         t = v.type
@@ -144,7 +144,7 @@ class _Words:
 
 
 def _dies(e: Emitter, acc: Value, op: Op) -> bool:
-    """Whether the accumulator's registers are its own, and nobody reads them after this product."""
+    """Whether the accumulator has registers of its own that nobody reads after this product."""
     if len(e.uses.get(acc, ())) != 1:
         return False
     if isinstance(acc.op, Block):

@@ -1,8 +1,7 @@
-"""Emitters of rows in registers that begin and end anywhere (`passes/odd_rows.py`): vectors, and at both ends elements.
+"""Rows in registers that begin and end anywhere (`passes/odd_rows.py`): vectors, and at both ends elements.
 
-A vector that the row may not have as a whole is read twice at once: as a vector, by the threads that may, and by
-elements otherwise; which one counts is chosen when both are there. What lies elsewhere between 16 bytes is shifted out
-of the vectors around it.
+A vector that the row may not have as a whole is read twice at once, as a vector and by elements; which one counts is
+chosen when both are there. What lies elsewhere between 16 bytes is shifted out of the vectors around it.
 """
 from __future__ import annotations
 
@@ -23,8 +22,9 @@ _FIRST, _NONE = 16, 1 << 30
 
 @dataclass
 class _Ends:
-    """Where a row begins and ends for the threads of a layout. `ahead`, `left`: registers, how far a thread's first
-    element is behind the row's first one, and how far its end is behind that."""
+    """Where a row begins and ends for threads. `ahead`, `left`: how far a thread's first element is behind the row's
+    first one, and how far its end is behind that.
+    """
 
     e: Emitter
     layout: LinearLayout
@@ -38,7 +38,7 @@ class _Ends:
         self.most = sum(b[0] for n in ("lane", "warp") for b in self.layout.bases_of(n))
 
     def vectors(self, size: int) -> Iterator[tuple[int, int]]:
-        """(the first register, the element that it is of the first thread) of runs of `size` registers."""
+        """(first register, the first thread's element in it) of runs of `size` registers."""
         at = self.layout.registers()
         yield from ((i, at[i][0]) for i in range(0, len(at), size))
 
@@ -50,8 +50,9 @@ class _Ends:
         return p.new("pred", "setp.ge.s32", p.new("b32", "sub.s32", self.ahead, before) if before else self.ahead, -at)
 
     def goes_on(self, at: int, count: int, behind: str = "") -> str | None:
-        """Predicate: the row goes on for `count` elements of a thread, its element `at` the first, and so many more
-        `behind` those; None where it surely does."""
+        """Predicate: the row has `count` elements of a thread from `at` on, and so many more `behind`; None where it
+        surely does.
+        """
         if at + self.most + count <= self.whole:
             return None
         p = self.e.p
@@ -59,11 +60,11 @@ class _Ends:
         return p.new("pred", "setp.ge.s32", left, at + count)
 
     def inside(self, at: int, count: int) -> str | None:
-        """Predicate: the row has `count` elements of a thread, its element `at` the first."""
+        """Predicate: the row has `count` elements of a thread from `at` on."""
         return both(self.e, self.begun(at), self.goes_on(at, count))
 
     def singly(self, at: int, count: int, whole: str) -> list[str]:
-        """Predicates of the elements from `at` on that the row has, none of them where `whole` is true."""
+        """Predicates of the elements from `at` on that the row has, none where `whole` is true."""
         p, found = self.e.p, []
         head, tail = at < _FIRST, at + self.most + count > self.whole
         ahead = p.new("b32", "selp.b32", -_NONE, self.ahead, whole) if head else ""
@@ -82,7 +83,6 @@ def _ends(e: Emitter, op: Op, t: Tile) -> _Ends:
 
 
 def _address(e: Emitter, base: str, layout: LinearLayout, size: int) -> str:
-    """Register: where a thread's first element is."""
     return e.p.new("b64", "mad.wide.s32", e.thread_coord(layout, 0), size, base)
 
 

@@ -1,7 +1,5 @@
-"""Vector accesses: packing elements into 32-bit words and moving words to and from memory.
-
-8- and 16-bit elements live one to a `.b16` register (see emit.py); memory accesses of 4 bytes and more
-move packed 32-bit words, narrower ones move the element itself.
+"""Vector accesses: packing elements into 32-bit words and moving those to and from memory; accesses below 4 bytes move
+the element itself.
 """
 from __future__ import annotations
 
@@ -35,7 +33,8 @@ def words(e: Emitter, elem: Scalar, regs: list[str]) -> list[str]:
 def unpack(e: Emitter, elem: Scalar, packed: list[str], regs: list[str], pairs: bool = False) -> None:
     """The inverse of `words`, into given registers (int8 sign-extended, other 8-bit zero-extended).
 
-    With `pairs` two 8-bit elements stay in the register of the first, and that of the second is not written."""
+    With `pairs` two 8-bit elements stay in the register of the first.
+    """
     p = e.p
     if elem.bits == 16:
         for i, word in enumerate(packed):
@@ -52,7 +51,6 @@ def unpack(e: Emitter, elem: Scalar, packed: list[str], regs: list[str], pairs: 
 
 
 def bool_bytes(e: Emitter, regs: list[str]) -> list[str]:
-    """int1 predicates as 0/1 in `.b16` registers, the form in which they are stored."""
     return [e.p.new("b16", "selp.b16", 1, 0, r) for r in regs]
 
 
@@ -61,7 +59,7 @@ def vector(regs: list[str]) -> str:
 
 
 def _width(elem: Scalar) -> str:
-    """Type of a single-element access: 8-bit types go through .u8/.s8 into `.b16` registers."""
+    """8-bit types go through .u8/.s8 into `.b16` registers."""
     if elem.bits > 8:
         return f"b{elem.bits}"
     return "s8" if isinstance(elem, DType) and elem.is_signed else "u8"
@@ -69,7 +67,7 @@ def _width(elem: Scalar) -> str:
 
 def store(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
           pred: str | None = None) -> None:
-    """One store instruction of 1 to 16 bytes; `opcode` is its name up to the vector and type suffix."""
+    """One store of 1 to 16 bytes; `opcode` is its name up to the vector and type suffix."""
     if elem.bits == 1:
         elem, regs = uint8, bool_bytes(e, regs)
     size = max(1, elem.bits // 8) * len(regs)
@@ -86,10 +84,7 @@ def store(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
 
 def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
          pred: str | None = None, pairs: bool = False) -> None:
-    """One load instruction of 1 to 16 bytes into `regs`; `pairs`: see `unpack`.
-
-    With `pred`, the registers keep what they hold where it is false; for packed elements the caller's
-    values are packed first, so they survive."""
+    """One load of 1 to 16 bytes into `regs`, which keep their values where `pred` is false; `pairs`: see `unpack`."""
     p = e.p
     if elem.bits == 1:
         byte = bool_bytes(e, regs) if pred else p.regs("b16", len(regs))
@@ -120,7 +115,6 @@ def load(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
 
 
 def _pair(e: Emitter, regs: list[str]) -> str:
-    """Two 8-bit elements in one `.b16` register."""
     p = e.p
     high = p.new("b16", "shl.b16", regs[1], 8)
     low = p.new("b16", "and.b16", regs[0], 255)
@@ -129,19 +123,19 @@ def _pair(e: Emitter, regs: list[str]) -> str:
 
 def store_shared(e: Emitter, elem: Scalar, regs: list[str], address: str,
                  pred: str | None = None) -> None:
-    """Write neighbouring elements to shared memory."""
     store(e, "st.shared", elem, regs, address, pred)
 
 
 def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str, pred: str | None = None,
                 pairs: bool = False) -> None:
-    """Read neighbouring elements from shared memory; see `load` on `pred`, `unpack` on `pairs`."""
+    """See `load` on `pred`, `unpack` on `pairs`."""
     load(e, "ld.shared", elem, regs, address, pred, pairs)
 
 
 def load_shifted(e: Emitter, elem: Scalar, regs: list[str], address: str, shift: str, pred: str | None = None) -> None:
-    """Read 16 bytes of neighbouring elements from shared memory that begin `shift` bytes, 0 to 15, behind an address of
-    whole 16 bytes; zeros where pred is false."""
+    """Read 16 bytes from shared memory that begin `shift` bytes, 0 to 15, behind an address of whole 16 bytes; zeros
+    where pred is false.
+    """
     p = e.p
     both = p.regs("b32", 8)
     for r in both if pred else ():
@@ -163,7 +157,7 @@ def repeated(e: Emitter, elem: DType, value: str) -> str:
 
 
 def shift_words(e: Emitter, both: list[str], shift: str, unit: int = 1, count: int = 4) -> list[str]:
-    """Of words the `count` that begin `shift` bytes behind the first, a multiple of `unit` that leaves so many."""
+    """The `count` words that begin `shift` bytes behind the first, a multiple of `unit`."""
     p, spare = e.p, 4 * (len(both) - count)
     for bit in (8, 4):
         if bit < unit:

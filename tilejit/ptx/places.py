@@ -1,4 +1,4 @@
-"""Which register of an operand is which one of the result, where ops only name registers anew: layouts say."""
+"""Which register of an operand is which one of the result, where ops only name registers anew."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,7 +12,8 @@ from tilejit.layout.linear import LinearLayout
 def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> tuple[int, ...]:
     """For each register of dst, the register of src that holds the same element in the same thread.
 
-    Both layouts have the same shape. The layout pass inserts `convert` where this is not possible."""
+    Both have the same shape. The layout pass inserts `convert` where this is not possible.
+    """
     if src.bases_of("lane") != dst.bases_of("lane") or src.bases_of("warp") != dst.bases_of("warp"):
         raise CompilationError(f"{op.name}: threads hold other elements after than before: {src} -> {dst}",
                                op.loc)
@@ -26,7 +27,6 @@ def registers_of(src: LinearLayout, dst: LinearLayout, *after: int) -> tuple[int
 
 
 def _registers_in(layout: LinearLayout, elements: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """The first register of the layout that holds each of the elements in the first thread."""
     where: dict[tuple[int, ...], int] = {}
     for r, at in enumerate(layout.registers()):
         where.setdefault(at, r)
@@ -34,7 +34,7 @@ def _registers_in(layout: LinearLayout, elements: Iterable[tuple[int, ...]]) -> 
 
 
 def source_layout(op: Op) -> LinearLayout:
-    """The layout of the operand of a rename, seen in the shape of its result."""
+    """The layout of a rename's operand, in the shape of its result."""
     layout = op.operands[0].layout
     if op.name == "expand_dims":
         return layout.expand_dims(op.attrs["axis"])
@@ -54,7 +54,7 @@ def repeated(op: Op) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _repeated(source: LinearLayout, shape: tuple[int, ...], dst: LinearLayout) -> tuple[int, ...] | None:
-    """For each register of dst, that of a smaller tile `shape` in `source` which it repeats; None if threads differ."""
+    """The same, from a smaller tile `shape` in `source`; None if threads differ."""
     target = dst.project(shape)
     if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
         return None

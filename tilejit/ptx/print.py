@@ -1,8 +1,8 @@
-"""Emitters of device_print and device_assert: calls of the driver's vprintf and __assertfail (CUDA C++ Programming
-Guide, "Formatted Output" and "Assertion").
+"""device_print and device_assert: calls of the driver's vprintf and __assertfail (CUDA C++ Programming Guide,
+"Formatted Output" and "Assertion").
 
-Each element is printed once, by the first thread that holds it. vprintf takes the address of a C format and that of
-its values, laid out as C lays out a struct of them. All addresses are generic ones.
+The first thread that holds an element prints it. vprintf takes the generic addresses of a C format and of its values,
+laid out as a C struct.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _device_print(e: Emitter, op: Op) -> None:
 
 @emits("device_assert")
 def _device_assert(e: Emitter, op: Op) -> None:
-    """Threads that hold an element for which the condition is false call __assertfail, which ends the launch."""
+    """Threads where the condition is false call __assertfail, which ends the launch."""
     p = e.p
     if _ASSERTFAIL not in p.header:
         p.header.append(_ASSERTFAIL)
@@ -62,7 +62,7 @@ def _device_assert(e: Emitter, op: Op) -> None:
 
 
 def _format(e: Emitter, text: str) -> str:
-    """Register: the generic address of a C text, a module variable."""
+    """The generic address of a C text, a module variable."""
     p, data = e.p, text.encode() + b"\0"
     name = f"print_format_{len(p.header)}"
     p.header.append(f".global .align 1 .b8 {name}[{len(data)}] = {{{', '.join(map(str, data))}}};  "
@@ -78,7 +78,7 @@ def _first_holder(e: Emitter, t: Type) -> str | None:
 
 
 def _index(e: Emitter, v: Value, register: int) -> list[str]:
-    """Registers: the index of the element that a register of each thread holds."""
+    """The index of the element that a register of each thread holds."""
     if not isinstance(v.type, Tile):
         return []
     assert v.type.layout is not None
@@ -88,7 +88,6 @@ def _index(e: Emitter, v: Value, register: int) -> list[str]:
 
 def _call(e: Emitter, form: str, values: str, words: list[str], value: tuple[DType, str] | None,
           pred: str | None) -> None:
-    """Store the values and call, in the threads where `pred` holds."""
     p, skip = e.p, e.p.label("printed")
     if pred is not None:
         p("bra", skip, pred=f"!{pred}")

@@ -1,7 +1,5 @@
-"""Emitter of reductions: in a thread, across lanes by shuffles, across warps through shared scratch.
-
-Registers are folded pairwise, then lanes that differ in one bit, then warps; every thread that took part holds the
-result.
+"""Reductions: registers are folded pairwise, then lanes that differ in one bit by shuffles, then warps through shared
+scratch; every thread that took part holds the result.
 """
 from __future__ import annotations
 
@@ -27,7 +25,6 @@ def combine(e: Emitter, op: Op, left: list[str], right: list[str]) -> list[str]:
 
 
 def combined(e: Emitter, op: Op, pairs: Iterable[tuple[list[str], list[str]]]) -> list[list[str]]:
-    """`combine` of every pair."""
     def one(*regs: str) -> list[str]:
         return combine(e, op, list(regs[:len(regs) // 2]), list(regs[len(regs) // 2:]))
 
@@ -35,7 +32,7 @@ def combined(e: Emitter, op: Op, pairs: Iterable[tuple[list[str], list[str]]]) -
 
 
 def symmetric(region: Block) -> bool:
-    """True if swapping the region's two sides plainly changes no bit of the result: sums, minima, ..."""
+    """Whether swapping the region's sides plainly changes no bit: sums, minima, ..."""
     args, ops = region.args, region.ops[:-1]
     n = len(args) // 2
     return len(ops) == n and all(
@@ -45,9 +42,7 @@ def symmetric(region: Block) -> bool:
 
 
 def separate(op: Op) -> LinearLayout:
-    """The operands' layout; an error if bits of the axis are mixed with others or held twice.
-
-    Then every basis that moves along the axis moves along nothing else, and each element is folded once."""
+    """The operands' layout; an error if bits of the axis are mixed with others or held twice."""
     axis, t, layout = op.attrs["axis"], op.operands[0].tile, op.operands[0].layout
     moving = [b for _, row in layout.canonical().bases for b in row if b[axis]]
     bits = sorted(b[axis] for b in moving)
@@ -77,7 +72,7 @@ def _reduce(e: Emitter, op: Op) -> None:
 
 
 def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
-    """Fold the registers that differ along the axis only, pairwise; in the order of the result layout."""
+    """Registers that differ along the axis only, pairwise; in the order of the result layout."""
     layout = op.operands[0].layout
     result = layout.reduce(axis)
     groups: dict[tuple[int, ...], list[list[str]]] = {}
@@ -96,7 +91,6 @@ def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
 
 
 def _across_lanes(e: Emitter, op: Op, columns: list[list[str]], bit: int) -> list[list[str]]:
-    """Fold lanes that differ in one bit of their index."""
     p, elems = e.p, [elem_of(v.type) for v in op.operands]
     upper = None
     if not symmetric(op.regions[0]):
@@ -115,9 +109,10 @@ def _across_lanes(e: Emitter, op: Op, columns: list[list[str]], bit: int) -> lis
 
 
 def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int]) -> list[list[str]]:
-    """Every warp writes its partial results and reads those of the warps it combines with. Of neighbouring lanes that
-    hold copies one writes. Of 32 warps' each lane reads one, and lanes fold them: 16 bytes for all lanes take four
-    cycles, though they are the same."""
+    """Every warp writes its partial results and reads those of the warps it combines with. Of neighbouring lanes with
+    copies one writes. Of 32 warps' each lane reads one, and lanes fold them: 16 bytes for all lanes would take four
+    cycles.
+    """
     p = e.p
     t, layout = op.operands[0].tile, op.operands[0].layout
     warps, count, low = layout.in_size("warp"), len(columns), copies_beside(t, op.attrs["axis"])

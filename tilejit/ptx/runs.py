@@ -1,9 +1,8 @@
 """Runs of elementwise ops: emitted a pair of elements at a time through all of them, not op by op.
 
-An elementwise op on tiles is only noted; what follows that is no elementwise op has the run emitted first. So
-intermediate values live in few registers, whatever the size of a tile, and the text of one pair serves for all
-(`Ptx.repeat`). A TMA store asks for one column piece of its value after the other, and has each computed where it is
-staged, where the text says so (`schedule/sink_runs.py`).
+An op is only noted; what is no elementwise op has the run emitted first. So intermediate values live in few registers,
+and the text of one pair serves for all (`Ptx.repeat`). A TMA store has each piece computed where it is staged, where
+the text says so (`schedule/sink_runs.py`).
 """
 from __future__ import annotations
 
@@ -36,7 +35,6 @@ def step(e: Emitter, op: Op) -> bool:
 
 
 def _tiles(op: Op) -> bool:
-    """Whether an op takes tiles."""
     for v in op.operands:
         if type(v.type) is Tile:
             return True
@@ -63,7 +61,6 @@ def _joins(e: Emitter, op: Op) -> bool:
 
 
 def _sunk(v: Value) -> bool:
-    """Whether a value is computed where a store stages it, as the text says."""
     return isinstance(v.op, Op) and "by_pieces" in v.op.attrs
 
 
@@ -87,7 +84,7 @@ def finish(e: Emitter, op: Op | None = None) -> None:
 
 
 def parts(e: Emitter, v: Value) -> Callable[[Sequence[int]], list[str]]:
-    """A function that gives some registers (an even number) of a value, computed first if they are not yet."""
+    """A function that gives some registers (an even number) of a value, computed at need."""
     if v in e.values:
         regs = e.get(v)
         return lambda registers: [regs[i] for i in registers]
@@ -102,9 +99,9 @@ def parts(e: Emitter, v: Value) -> Callable[[Sequence[int]], list[str]]:
 def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[[Sequence[int]], list[list[str]]]:
     """A function that emits what computes some registers of values of one layout, through the run.
 
-    pinned: the assembler shall not begin with it any earlier. Left alone, it moves the arithmetic of all pieces before
-    the barriers of the first ones; where results are as wide as what they come from, it then runs out of registers, and
-    where there is much of it, all stores come at the end, when nothing is left that could be done in the meantime."""
+    pinned: the assembler shall not begin with it any earlier: it moves the arithmetic of all pieces before the first
+    barriers, and runs out of registers, or has all stores at the end.
+    """
     wanted = set(values)
     for v in reversed(e.run):
         if v in wanted and v not in e.values:
@@ -142,7 +139,7 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
 
 
 def _pinned(e: Emitter, leaves: dict[Value, list[str]]) -> dict[Value, list[str]]:
-    """The leaves, with the fp32 constants among them in registers that depend on the time: x * x + x is even."""
+    """The leaves, with fp32 constants in registers that depend on the time: x * x + x is even."""
     p, out = e.p, dict(leaves)
     constants = [v for v in leaves if isinstance(v.op, Op) and v.op.name == "const" and elem_of(v.type) == fp32]
     if constants:

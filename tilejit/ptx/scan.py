@@ -1,5 +1,5 @@
-"""Emitter of scans: along the bits of the axis, low to high, in registers and across lanes by shuffles; across warps by
-the totals of what warps scanned alone, through shared scratch once.
+"""Scans: along the bits of the axis, low to high, in registers and across lanes by shuffles; across warps by the totals
+of what warps scanned alone, through scratch.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilejit.ptx.reduce import combine, separate
 
 @dataclass(frozen=True)
 class _Bits:
-    """Some bits of an axis: which bits of the register's, the lane's and the warp's index they are."""
+    """Some bits of an axis: which bits of the register's, lane's and warp's index they are."""
 
     register: int = 0
     lane: int = 0
@@ -26,15 +26,14 @@ class _Bits:
 
     @staticmethod
     def of(places: list[tuple[str, int]], value: int = -1) -> _Bits:
-        """The bits at these places, those of them that `value` has."""
+        """The bits at these places that `value` has."""
         return _Bits(*(sum(1 << bit for k, (n, bit) in enumerate(places) if n == name and value >> k & 1)
                        for name in ("register", "lane", "warp")))
 
 
 @emits("scan")
 def _scan(e: Emitter, op: Op) -> None:
-    """Along the axis bit by bit, low to high, whatever place the layout gives a bit; from the first bit that tells
-    warps apart on, by the totals of what was scanned until then."""
+    """Bit by bit, low to high; from the first that tells warps apart on, by totals."""
     layout, axis = separate(op).canonical(), op.attrs["axis"]
     t = op.operands[0].type
     assert isinstance(t, Tile) and t.layout is not None
@@ -55,9 +54,10 @@ def _scan(e: Emitter, op: Op) -> None:
 
 
 def _scan_step(e: Emitter, op: Op, where: list[tuple[str, int]], columns: list[list[str]]) -> list[list[str]]:
-    """The step of the axis' bit that is last in `where` (Sklansky, 'Conditional-sum addition logic', 1960): every
-    element that has it set takes the element that has it clear and all lower bits set, which is the fold of its half
-    already; from the end, set and clear change places."""
+    """The step of the bit that is last in `where` (Sklansky, 'Conditional-sum addition logic', 1960): every element
+    that has it set takes the element that has it clear and all lower bits set, which is the fold of its half already;
+    from the end, set and clear change places.
+    """
     p, reverse = e.p, op.attrs["reverse"]
     (place, bit), below = where[-1], _Bits.of(where[:-1])
     own, source = _Bits.of(where[-1:]), below if not reverse else _Bits.of(where[-1:])
@@ -81,8 +81,9 @@ def _scan_step(e: Emitter, op: Op, where: list[tuple[str, int]], columns: list[l
 
 def _by_totals(e: Emitter, op: Op, layout: LinearLayout, low: list[tuple[str, int]], high: list[tuple[str, int]],
                columns: list[list[str]]) -> list[list[str]]:
-    """Elements that were scanned along the low bits, and what is before them along the high ones: whoever has the last
-    element of a chunk (the low bits) writes it to scratch; every thread folds those of the chunks of its columns."""
+    """Elements scanned along the low bits, and what is before them along the high ones: whoever has the last element of
+    a chunk (the low bits) writes it to scratch; every thread folds those of the chunks of its columns.
+    """
     reverse, elems = op.attrs["reverse"], [elem_of(v.type) for v in op.operands]
     inner, outer = _Bits.of(low), _Bits.of(high)
     end = _Bits() if reverse else inner
@@ -123,13 +124,11 @@ def _by_totals(e: Emitter, op: Op, layout: LinearLayout, low: list[tuple[str, in
 
 
 def _folds(e: Emitter, op: Op, pairs: list[tuple[list[str], list[str]]]) -> list[list[str]]:
-    """The region applied to pairs of elements."""
     n = len(op.operands)
     return e.p.repeat(lambda *regs: combine(e, op, list(regs[:n]), list(regs[n:])), [(*a, *b) for a, b in pairs])
 
 
 def _either(e: Emitter, elems: list[Scalar], pred: str, yes: list[str], no: list[str]) -> list[str]:
-    """One of two elements."""
     return [choose(e, reg_class(t), pred, y, n) for t, y, n in zip(elems, yes, no)]
 
 
@@ -148,8 +147,9 @@ def _both(e: Emitter, tests: list[tuple[str, int, int]]) -> str:
 
 
 def _addresses(e: Emitter, op: Op, place: tuple[str, str], shape: tuple[int, int, int]) -> list[tuple[str, int, int]]:
-    """Where a lane of a warp has its totals in scratch, by rows: for each operand a register, an offset, and how many
-    neighbours are a vector; vectors of a lane are 32 apart. shape: rows, columns, warps."""
+    """A lane's totals in scratch, by rows: for each operand a register, an offset, and how many neighbours are a
+    vector; vectors of a lane are 32 apart. shape: rows, columns, warps.
+    """
     (lane, warp), (rows, count, warps) = place, shape
     out, offset = [], op.attrs["scratch"]
     for v in op.operands:
@@ -163,7 +163,6 @@ def _addresses(e: Emitter, op: Op, place: tuple[str, str], shape: tuple[int, int
 
 def _write_totals(e: Emitter, op: Op, addresses: list[tuple[str, int, int]], totals: list[list[str]],
                   pred: str | None) -> None:
-    """Write a thread's totals to scratch, if `pred`."""
     for i, (v, (at, offset, vec)) in enumerate(zip(op.operands, addresses)):
         for k in range(0, len(totals), vec):
             place = f"[{at}+{offset + 32 * k * element_bytes(v.tile)}]"
@@ -171,7 +170,6 @@ def _write_totals(e: Emitter, op: Op, addresses: list[tuple[str, int, int]], tot
 
 
 def _read_totals(e: Emitter, op: Op, addresses: list[tuple[str, int, int]], count: int, row: int) -> list[list[str]]:
-    """The `count` totals of a row."""
     found: list[list[str]] = []
     for v, (at, offset, vec) in zip(op.operands, addresses):
         found.append([])

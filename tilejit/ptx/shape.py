@@ -1,4 +1,4 @@
-"""Emitters that only rename registers: layouts say which source register each result register is."""
+"""Emitters that only rename registers, as layouts say."""
 from __future__ import annotations
 
 from tilejit.ir import Op
@@ -24,14 +24,12 @@ def _splat(e: Emitter, op: Op) -> None:
 
 @emits("broadcast")
 def _broadcast(e: Emitter, op: Op) -> None:
-    """A result register repeats the source register at its coordinates with repeated dimensions zeroed."""
     src = e.get(op.operands[0])
     e.set(op.result, [src[i] for i in repeated(op)])
 
 
 @emits("part")
 def _part(e: Emitter, op: Op) -> None:
-    """The registers of the part: the parts' own bits are those of registers alone."""
     axis, start = op.attrs["axis"], op.attrs["start"]
     where = dict(zip(op.operands[0].layout.registers(), e.get(op.operands[0])))
     e.set(op.result, [where[at[:axis] + (at[axis] + start,) + at[axis + 1:]]
@@ -70,7 +68,6 @@ def _join(e: Emitter, op: Op) -> None:
 
 @emits("split")
 def _split(e: Emitter, op: Op) -> None:
-    """Each half takes the registers whose last coordinate is 0 or 1."""
     src, layout = e.get(op.operands[0]), op.operands[0].layout
     for half, result in enumerate(op.results):
         e.set(result, [src[i] for i in registers_of(layout, result.layout, half)])

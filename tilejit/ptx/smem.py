@@ -1,7 +1,7 @@
 """How the threads of a distributed tile reach its elements in shared memory.
 
-The map from the bits of a layout's coordinates to address bits is linear over xor (`layout/shared.py`), so an address
-is (thread part) ^ (register constant).
+Address bits are linear over xor in those of coordinates (`layout/shared.py`), so an address is (thread part) ^
+(register constant).
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilejit.ptx.emit import Emitter
 
 @dataclass(frozen=True)
 class Access:
-    """One shared-memory access of a thread: which registers, at which address text."""
+    """Which registers, at which address text."""
 
     registers: tuple[int, ...]
     address: str
@@ -27,9 +27,9 @@ def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, regist
              at: tuple[int, ...] | None = None) -> list[Access]:
     """The accesses that move a tile of this layout to or from a slot at base + shift, as wide as possible.
 
-    `registers` limits them to some register indices (all of them by default); whole vectors only. `most` limits the
-    bytes of one access. `bases`: addresses that earlier calls with this layout, buffer and base left, and a place for
-    new ones. `at`: where in the slot the tile starts, in multiples of its sizes."""
+    `registers` limits them to some registers, `most` the bytes of one access. `bases`: addresses that earlier calls
+    with this layout, buffer and base left. `at`: where in the slot the tile starts, in multiples of its sizes.
+    """
     size = buffer.elem.bytes
     lanes = [slot_offset(buffer, b) for b in layout.bases_of("lane")]
     warps = [slot_offset(buffer, b) for b in layout.bases_of("warp")]
@@ -67,7 +67,6 @@ def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, regist
 
 
 def slot_address(e: Emitter, ring: Value, slot: str) -> str:
-    """Register: the shared address of one slot of an allocated ring."""
     buffer, made = ring.buffer, ring.maker.attrs
     start = e.p.new("b32", "add.u32", e.private if made.get("private") else e.smem, made["offset"])
     if buffer.slots == 1 or slot == "0":

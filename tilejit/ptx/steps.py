@@ -1,9 +1,8 @@
 """Which registers of a tile of integers or pointers differ by what is the same in all threads: a number, and multiples
 of 64-bit scalars (of the pitch of rows).
 
-Such registers are written as sums of one of them: the assembler keeps that one, and puts a number into the instruction
-that uses it (accesses have a place for it); a multiple is an addition, in place of a multiplication of 64 bits. As
-everywhere in facts about addresses, integers are taken not to wrap around.
+They are written as sums of one of them: the assembler puts a number into the access that uses it; a multiple is an
+addition in place of a 64-bit multiplication. Integers are taken not to wrap around.
 """
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ ZERO = 0
 
 
 class Steps:
-    """The registers of values as sums; what was found is remembered."""
+    """The registers of values as sums, remembered."""
 
     def __init__(self, known: dict[Value, list[Step]] | None = None, bases: dict[Hashable, int] | None = None):
         self.known: dict[Value, list[Step]] = {} if known is None else known
@@ -31,17 +30,15 @@ class Steps:
         self._roots: dict[Value, list[int]] = {}
 
     def of(self, v: Value) -> list[Step]:
-        """One sum for each register of a value."""
         if v not in self.known:
             self.known[v] = self._find(v) or [(self.base(v, i), 0, ()) for i in range(_count(v))]
         return self.known[v]
 
     def base(self, *what: Hashable) -> int:
-        """The number of a base."""
         return self.bases.setdefault(what, len(self.bases))
 
     def roots(self, v: Value) -> list[int]:
-        """For each register of a value, the one that it is counted from: the least of those with the same base."""
+        """For each register, the one that it is counted from: the least with the same base."""
         if v not in self._roots:
             found = self.of(v)
             sizes = [(sum([abs(k) for _, k in far]) if far else 0, n) for _, n, far in found]
@@ -53,25 +50,25 @@ class Steps:
         return self._roots[v]
 
     def apart(self, v: Value) -> list[tuple[int, Multiples]]:
-        """How far each register of a value is from its root."""
+        """How far each register is from its root."""
         found = self.of(v)
         from_ = [found[root] for root in self.roots(v)]
         return [(m - n, _sum(some, others, -1) if some or others else ())
                 for (_, m, some), (_, n, others) in zip(found, from_)]
 
     def spread(self, v: Value) -> bool:
-        """Whether registers of a value are sums of others."""
+        """Whether registers are sums of others."""
         roots = self.roots(v)
         return roots != list(range(len(roots)))
 
     def by_roots(self, op: Op) -> bool:
-        """Whether some registers of an op's result are computed as sums of others, not from its operands."""
+        """Whether some registers of a result are computed as sums of others, not from its operands."""
         t = elem_of(op.result.type)
         return (op.name == "ptr_add" or op.name == "mul" and isinstance(t, DType) and t.is_int() and t.bits == 64) \
             and self.spread(op.result)
 
     def carried(self, ways: Sequence[Edge]) -> list[Edge]:
-        """Those of a loop's edges whose registers stay as far apart as they enter; remembered."""
+        """Those of a loop's edges whose registers stay as far apart as they enter."""
         together = [w for w in ways if w.init is not None and _counts(w.result) and self.spread(w.init)]
         while together:
             trial = Steps(dict(self.known), self.bases)
@@ -114,7 +111,7 @@ class Steps:
         return None
 
     def _range(self, op: Op) -> list[Step] | None:
-        """Where the bits of the coordinates that threads and registers choose are not the same ones."""
+        """Where threads and registers choose different bits of the coordinates."""
         layout: LinearLayout = op.result.layout
         threads = sum({b for name in ("lane", "warp") for (b,) in layout.bases_of(name)})
         numbers = [n for (n,) in layout.registers()]
@@ -148,14 +145,12 @@ class Steps:
 
 
 def _scalar(v: Value) -> Value | None:
-    """The scalar that a tile has everywhere."""
     while isinstance(v.type, Tile) and isinstance(v.op, Op) and v.op.name in ("splat", "broadcast", "expand_dims"):
         v = v.op.operands[0]
     return None if isinstance(v.type, Tile) else v
 
 
 def _sum(some: Multiples, others: Multiples, times: int) -> Multiples:
-    """Multiples and so many times others."""
     if not others:
         return some
     found = dict(some)
@@ -165,7 +160,7 @@ def _sum(some: Multiples, others: Multiples, times: int) -> Multiples:
 
 
 def _alike(before: list[Step], after: list[Step]) -> bool:
-    """Whether registers that have a base in common have one behind, too, and are as far apart."""
+    """Whether registers that have a base in common have one behind, too, as far apart."""
     moved: dict[int, tuple[int, int, Multiples]] = {}
     for (base, n, some), (other, m, others) in zip(before, after):
         by = other, m - n, _sum(others, some, -1)
@@ -179,7 +174,6 @@ def _count(v: Value) -> int:
 
 
 def _counts(v: Value) -> bool:
-    """Whether elements are pointers, or integers that are counted with."""
     if not isinstance(v.type, (Tile, DType, Ptr)) or isinstance(v.type, Pending):
         return False
     t = elem_of(v.type)

@@ -1,4 +1,4 @@
-"""Emitters of TMA stores: registers -> a staging slot in shared memory -> the tensor, a piece of the tile at a time."""
+"""TMA stores: registers -> a staging slot in shared memory -> the tensor, a piece of the tile at a time."""
 from __future__ import annotations
 
 from tilejit.ir import Op, Value
@@ -19,7 +19,8 @@ from tilejit.ptx.tma import block_dim, box_of, coordinates, in_blocks, pieces, w
 def _tma_store(e: Emitter, op: Op) -> None:
     """Piece by piece: wait until the slot's last store was read, stage, fence, meet, one thread stores.
 
-    With several `stripes` every warpgroup does that for its own stripe and slots, and only its threads meet."""
+    With several `stripes` every warpgroup does that for its own.
+    """
     p = e.p
     desc, value, ring, *offsets = op.operands
     tile, buffer, size, axis, stripes = value.type, ring.type, *(op.attrs[n] for n in ("size", "axis", "stripes"))
@@ -61,7 +62,7 @@ def _tma_store(e: Emitter, op: Op) -> None:
 
 @emits("stage")
 def _stage_pieces(e: Emitter, op: Op) -> None:
-    """Piece by piece: wait until the slot has been stored, write, fence; every warp says so. No threads meet."""
+    """Piece by piece: wait until the slot has been stored, write, fence; every warp says so."""
     p = e.p
     ring, value, full, empty, stream, parity = op.operands
     tile, buffer, stripes = value.type, ring.type, op.attrs["stripes"]
@@ -106,7 +107,7 @@ def _tma_put(e: Emitter, op: Op) -> None:
 
 
 def _to_stripe(e: Emitter, op: Op, desc: Value, buffer: Buffer, where: list[str], group: str) -> None:
-    """Move offsets to a warpgroup's stripe: there are others' between where CTAs divide that dimension in strips."""
+    """Move offsets to a warpgroup's stripe: others' lie between where CTAs divide that dimension in strips."""
     dim = 1 - op.attrs["axis"]
     step, at = buffer.shape[dim], block_dim(desc, buffer, dim)
     if op.attrs.get("slice") == dim:
@@ -117,8 +118,7 @@ def _to_stripe(e: Emitter, op: Op, desc: Value, buffer: Buffer, where: list[str]
 
 def _copy(e: Emitter, op: Op, desc: Value, buffer: Buffer, at: str, where: list[str], start: int,
           pred: str | None = None, shift: int = 0) -> None:
-    """Store the piece at an address (and shift) that begins at `start` in the tile, or combine it with memory
-    (`kind`)."""
+    """Store the piece at an address (and shift) that begins at `start` in the tile, or combine it with memory."""
     copy, kind = "cp.async.bulk.tensor", ""
     if "kind" in op.attrs:
         copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"
@@ -136,15 +136,14 @@ def _bulk_wait(e: Emitter, op: Op) -> None:
 
 
 def warpgroup_leader(e: Emitter) -> str:
-    """Predicate: the first thread of its warpgroup."""
     return e.p.new("pred", "setp.eq.u32", e.p.new("b32", "and.b32", e.role.tid, 127), 0)
 
 
 def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, shift: int,
            bases: dict[int, str]) -> None:
-    """Write the registers of one piece into the staging slot at base + shift, by stmatrix where it fits.
-
-    `bases`: addresses in the slot at `base`, which all slots share."""
+    """Write one piece into the staging slot at base + shift, by stmatrix where it fits. `bases`: addresses in the slot
+    at `base`, which all slots share.
+    """
     layout = tile.layout
     assert layout is not None
     local, owner = piece_layout(layout, buffer.shape), e.owner(layout)
@@ -157,7 +156,7 @@ def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, s
 
 
 def stmatrix_fits(layout: LinearLayout, buffer: Buffer) -> bool:
-    """True for 16-bit tiles in the wgmma accumulator's pattern or its transpose (PTX ISA, stmatrix .m8n8.x4)."""
+    """16-bit tiles in the wgmma accumulator's pattern or its transpose (PTX ISA, stmatrix .m8n8.x4)."""
     return (buffer.elem.bytes == 2 and buffer.swizzle > 0 and buffer.order == (1, 0) and layout.rank == 2
             and (accumulated(layout) or turned(layout)))
 
@@ -165,7 +164,8 @@ def stmatrix_fits(layout: LinearLayout, buffer: Buffer) -> bool:
 def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str], base: str, shift: int,
               bases: dict[int, str], owner: str | None) -> None:
     """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8. Whole warps store or do
-    not: their lanes hold different elements."""
+    not: their lanes hold different elements.
+    """
     p, rows, across = e.p, layout.bases_of("warp"), turned(layout)
     key = (layout, buffer, "stmatrix")
     if key not in e.role.known.addresses:

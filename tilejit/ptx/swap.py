@@ -1,6 +1,6 @@
-"""Emitters of `xor_shuffle` and `sort_runs`: elements meet those whose places differ in some bits.
-
-Registers change names, lanes change places by butterfly shuffles, warps through shared scratch."""
+"""`xor_shuffle` and `sort_runs`: registers change names, lanes change places by butterfly shuffles, warps through
+scratch.
+"""
 from __future__ import annotations
 
 from tilejit.errors import ClusterError
@@ -33,10 +33,11 @@ def _sort_runs(e: Emitter, op: Op) -> None:
 
 
 def _exchanged(e: Emitter, op: Op, regs: list[str], mask: int, greater: int) -> list[str]:
-    """The registers after one step (see `exchanges`): the lesser of a pair in one place, the greater in the other.
+    """One step (see `exchanges`): the lesser of a pair in one place, the greater in the other.
 
-    Which place that is says a register's number, and where lanes or warps matter too, a predicate: then a thread's
-    lesser and greater change sides."""
+    Which place that is says a register's number, and where lanes or warps matter a predicate: then a thread's lesser
+    and greater change sides.
+    """
     p, t, axis = e.p, _tile(op), op.attrs["axis"]
     bits, odd = crossed(t, axis, mask), crossed(t, axis, greater)
     last = [bool(op.attrs["falling"]) ^ bool((r & odd["register"]).bit_count() & 1) for r in range(len(regs))]
@@ -66,7 +67,7 @@ def _exchanged(e: Emitter, op: Op, regs: list[str], mask: int, greater: int) -> 
 
 
 def _ordered(e: Emitter, t: Tile, a: str, b: str, side: str) -> list[str]:
-    """The lesser and the greater of two registers; the other way round where `side`."""
+    """The lesser and the greater; the other way round where `side`."""
     if _whole(t) and not side:
         return [e.p.new("b32", f"{name}.{suffix(t.elem)}", a, b) for name in ("min", "max")]
     cls, change = reg_class(t.elem), _changes(e, t, a, b, side)
@@ -74,7 +75,7 @@ def _ordered(e: Emitter, t: Tile, a: str, b: str, side: str) -> list[str]:
 
 
 def _kept(e: Emitter, t: Tile, mine: str, other: str, greater: bool, side: str) -> str:
-    """The lesser of two registers, or the `greater`; the other way round where `side`."""
+    """The lesser, or the `greater`; the other way round where `side`."""
     if _whole(t) and not side:
         return e.p.new("b32", f"{'max' if greater else 'min'}.{suffix(t.elem)}", mine, other)
     if side:
@@ -85,7 +86,7 @@ def _kept(e: Emitter, t: Tile, mine: str, other: str, greater: bool, side: str) 
 
 
 def _changes(e: Emitter, t: Tile, a: str, b: str, side: str) -> str:
-    """Predicate: a > b, or where `side`, a < b (a <= b of integers, which are the same if they are equal)."""
+    """Predicate: a > b, or where `side`, a < b (of integers a <= b)."""
     if not side:
         return comparison(e, t.elem, "gt")(a, b)
     if not t.elem.is_float:                                                       # type: ignore[union-attr]
@@ -96,7 +97,7 @@ def _changes(e: Emitter, t: Tile, a: str, b: str, side: str) -> str:
 
 
 def _whole(t: Tile) -> bool:
-    """Whether minima and maxima are one instruction each and lose nothing: integers of 32 bits."""
+    """Whether minima and maxima are one instruction each: integers of 32 bits."""
     return t.elem.bits == 32 and not t.elem.is_float                              # type: ignore[union-attr]
 
 
@@ -120,7 +121,6 @@ def _partners(e: Emitter, op: Op, regs: list[str], bits: dict[str, int]) -> list
 
 
 def _from_warp(e: Emitter, op: Op, t: Tile, regs: list[str], lane_bits: int, warp_bits: int) -> list[str]:
-    """The registers of the lane and warp whose numbers differ in these bits."""
     p, size, start, most = e.p, element_bytes(t), op.attrs["scratch"], swapped(t)
     lane = p.new("b32", "xor.b32", e.role.lane, lane_bits) if lane_bits else e.role.lane
     warp = p.new("b32", "xor.b32", e.role.warp, warp_bits)

@@ -1,10 +1,9 @@
 """Tensor maps that a program writes: where they lie, how they are written, and when copies may use them.
 
-Each CTA takes a place in a variable of the module at its start and gives it back at its end. There are as many places
-as CTAs can run at once, so that a launch needs no memory of its own, in whichever stream or graph it is. A place has
-128 bytes for every box of every `write_desc`, and of every group of its role. Fields that never change are written when
-the place is taken; address, sizes and strides by `write_desc` (PTX ISA, tensormap.replace; the numbers of element types
-differ from the driver's):
+Each CTA takes a place in a variable of the module at its start and gives it back at its end; there are as many as CTAs
+can run at once, so a launch needs no memory of its own. A place has 128 bytes for every box of every `write_desc`, and
+of every group of its role. Fields that never change are written when it is taken; address, sizes and strides by
+`write_desc` (PTX ISA, tensormap.replace; the numbers of element types differ from the driver's):
 
     wait until copies through these maps are done           the last ones may still read them
     tensormap.replace.tile...                               one thread
@@ -31,7 +30,7 @@ _SWIZZLE = {0: 0, 32: 1, 64: 2, 128: 3}
 
 
 class Form(NamedTuple):
-    """What is fixed of a map: the box of a copy and its swizzle, and whether it is written through."""
+    """What is fixed of a map: the box and swizzle, and whether it is written through."""
 
     box: tuple[int, ...]
     swizzle: int
@@ -69,13 +68,12 @@ class Written:
         return self.forms.get(self.root(desc), [])
 
     def place(self, e: Emitter) -> str:
-        """Register: the global address of the CTA's place."""
         number = e.p.new("b32", "ld.shared.u32", f"[{e.smem}+{self.at(e.fn)}]")
         return e.p.new("b64", "mad.wide.u32", number, _MAP * len(self.maps), e.p.new("b64", "mov.u64", "tensor_maps"))
 
     @staticmethod
     def at(fn: Function) -> int:
-        """Where in shared memory the number of the place lies."""
+        """Where in shared memory the place's number lies."""
         return next(int(op.attrs["offset"]) for op in fn.body.ops if op.name == "tensor_maps")
 
 
@@ -114,7 +112,6 @@ def _within(op: Op, block: Block) -> bool:
 
 
 def form_of(e: Emitter, op: Op, desc: Value) -> Form:
-    """The form of the map that a copy uses."""
     from tilejit.ptx.tma import box_of
 
     buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
@@ -122,12 +119,11 @@ def form_of(e: Emitter, op: Op, desc: Value) -> Form:
 
 
 def is_written(e: Emitter, op: Op) -> bool:
-    """Whether the program writes the map of a copy."""
     return e.written is not None and bool(e.written.of(_desc(op)))
 
 
 def written_map(e: Emitter, op: Op) -> str:
-    """Register: the generic address of the map of a copy, one that the program has written."""
+    """The generic address of a copy's map that the program has written."""
     assert e.written is not None
     desc = _desc(op)
     at = _MAP * e.written.of(desc).index(form_of(e, op, desc))
@@ -183,7 +179,6 @@ def _each(e: Emitter) -> int:
 
 
 def _fixed(e: Emitter, op: Op, form: Form, place: str, at: int, zero: str) -> None:
-    """Write what never changes of a map at place + at."""
     t = op.result.desc
     for i in range(0, _MAP, 16):
         e.p("st.global.v4.u32", f"[{place}+{at + i}]", f"{{{', '.join([zero] * 4)}}}")
@@ -202,7 +197,7 @@ def _fixed(e: Emitter, op: Op, form: Form, place: str, at: int, zero: str) -> No
 
 @emits("write_desc")
 def _write_desc(e: Emitter, op: Op) -> None:
-    """Replace address, sizes and strides of the maps. An empty tensor has one element somewhere else instead."""
+    """An empty tensor has one element somewhere else instead."""
     p, w = e.p, e.written
     assert w is not None
     forms = w.of(op.result)
@@ -254,14 +249,13 @@ def _replace(e: Emitter, op: Op, forms: list[Form], mine: str) -> None:
 
 
 def _narrow(e: Emitter, v: Value, register: str) -> str:
-    """A size in 32 bits."""
     if v.dtype.bits == 32:
         return register
     return e.p.new("b32", "cvt.u32.u64", e.p.new("b64", "min.s64", register, 2 ** 31 - 1))
 
 
 def give_back(e: Emitter) -> None:
-    """At the end of a kernel, when nobody copies any more: the place is free."""
+    """When nobody copies any more: the place is free."""
     if e.written is None:
         return
     p, each = e.p, _each(e)

@@ -1,8 +1,7 @@
 """Reader of PTX text: modules, entries, scopes, instructions and operands as plain data with line numbers.
 
-Names of registers are resolved here (nested `{ }` scopes included): every declared register gets one
-index in `Entry.registers`. Nothing is known of what an instruction means; that is `isa.py`'s table.
-Grammar: PTX ISA, chapters "Syntax" and "State Spaces, Types, and Variables".
+Every declared register gets one index in `Entry.registers`, nested `{ }` scopes included. What an instruction means is
+`isa.py`'s table. Grammar: PTX ISA, "Syntax" and "State Spaces, Types, and Variables".
 """
 from __future__ import annotations
 
@@ -16,25 +15,23 @@ from tilejit.errors import EmulatorError
 
 
 class Reg(NamedTuple):
-    """A declared register, by index into `Entry.registers`."""
+    """An index into `Entry.registers`."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
 
 
 class Special(NamedTuple):
-    """A predefined register such as `%tid.x`."""
+    """Such as `%tid.x`."""
 
     name: str
 
 
 class Imm(NamedTuple):
-    """An integer literal."""
-
     value: int
 
 
 class FloatImm(NamedTuple):
-    """A floating literal by its bits: `kind` "f32" or "f64" (as written), "" for a decimal's f64 bits."""
+    """By its bits: `kind` "f32" or "f64" (as written), "" for a decimal's f64 bits."""
 
     kind: str
     bits: int
@@ -47,8 +44,6 @@ class Sym(NamedTuple):
 
 
 class Not(NamedTuple):
-    """A negated predicate operand, `!%p`."""
-
     operand: Operand
 
 
@@ -77,7 +72,7 @@ Operand = Union[Reg, Special, Imm, FloatImm, Sym, Not, Vec, Mem, Pair]
 
 
 class Instruction(NamedTuple):
-    """One instruction: `guard` is a register index or -1, `negated` its sense, `loc` an index of `.loc`."""
+    """`guard` is a register index or -1, `negated` its sense, `loc` an index of `.loc`."""
 
     opcode: str
     operands: tuple[Operand, ...]
@@ -90,7 +85,7 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Param:
-    """A kernel parameter: `type` is a PTX type or "b8" with `count` bytes; `offset` in the bank."""
+    """`type` is a PTX type or "b8" with `count` bytes; `offset` in the bank."""
 
     name: str
     type: str
@@ -100,7 +95,6 @@ class Param:
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return self.count * TYPE_BYTES[self.type]
 
 
@@ -134,7 +128,7 @@ class Entry:
 
 @dataclass
 class Module:
-    """A PTX module: version and target as written, variables at module scope, and kernels by name."""
+    """Version and target as written, variables at module scope, and kernels by name."""
 
     version: str = ""
     target: str = ""
@@ -161,7 +155,7 @@ _WORDS = ("version", "target", "address_size", "file", "loc", "section", "pragma
 
 
 def parse(text: str) -> Module:
-    """Read a PTX module. Raises EmulatorError naming the line of what cannot be read."""
+    """Raises EmulatorError naming the line of what cannot be read."""
     return _Parser(text).module()
 
 
@@ -187,14 +181,13 @@ class _Parser:
         return EmulatorError(f"PTX line {self.line()}: {message}")
 
     def skip(self) -> bool:
-        """Move to the next character that is not blank; False at the end of the text."""
+        """Move to the next character that is not blank; False at the end."""
         text, n = self.text, len(self.text)
         while self.pos < n and text[self.pos].isspace():
             self.pos += 1
         return self.pos < n
 
     def until(self, stop: str) -> str:
-        """The text up to `stop`, which is consumed."""
         end = self.text.find(stop, self.pos)
         if end < 0:
             if stop == "\n":
@@ -222,7 +215,7 @@ class _Parser:
         return self.out
 
     def word(self) -> str:
-        """The name of the directive at this position, without moving."""
+        """The directive at this position, without moving."""
         m = re.compile(r"\.(\w+)").match(self.text, self.pos)
         return m.group(1) if m else ""
 
@@ -309,7 +302,7 @@ class _Parser:
 
 
 class _Body:
-    """Statements of one entry: scopes, declarations, labels, instructions."""
+    """Statements of one entry."""
 
     def __init__(self, parser: _Parser, entry: Entry):
         self.p, self.entry = parser, entry
@@ -487,7 +480,6 @@ def _integer(text: str) -> int:
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside brackets, braces and parentheses."""
     if not any(c in text for c in "[{("):
         return [t.strip() for t in text.split(",")]
     out, depth, start = [], 0, 0

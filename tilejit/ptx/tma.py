@@ -1,4 +1,4 @@
-"""Emitters of the shared-memory side: mbarriers, tickets, TMA loads, local loads and stores."""
+"""Mbarriers, tickets, TMA loads, local loads and stores."""
 from __future__ import annotations
 
 from itertools import product
@@ -21,8 +21,9 @@ from tilejit.ptx.widen import in_pairs
 
 
 def tma_box(buffer: Buffer) -> tuple[int, ...]:
-    """The box of one TMA instruction for a slot: one span wide, and as many rows as follow one another there without
-    gaps: 1 along the dimensions that are slower than one that it does not fill."""
+    """The box of one TMA instruction for a slot: one span wide, and as many rows as follow one another there: 1 along
+    dimensions slower than one that it does not fill.
+    """
     fastest, *others = buffer.order
     box = {fastest: span_elements(buffer)}
     whole = True
@@ -35,7 +36,8 @@ def tma_box(buffer: Buffer) -> tuple[int, ...]:
 def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
     """The same bytes with the dimensions of the descriptor's block, of which the tile may have merged the first.
 
-    Where those are 1 the buffer may hold some of the block's rows only: a CTA's, or a warpgroup's."""
+    Where those are 1 the buffer may hold some of the block's rows only: a CTA's, or a warpgroup's.
+    """
     rank = len(desc.desc.block_shape)
     if rank == len(buffer.shape):
         return buffer
@@ -47,26 +49,26 @@ def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
 
 
 def slowest(buffer: Buffer) -> int:
-    """The dimension that is outermost in memory, of those larger than 1 if there are any."""
+    """The outermost dimension in memory, if possible larger than 1."""
     return next((d for d in reversed(buffer.order) if buffer.shape[d] > 1), buffer.order[-1])
 
 
 def block_dim(desc: Value, buffer: Buffer, dim: int) -> int:
-    """The dimension of the descriptor's block that is dimension `dim` of a tile, or of a part of one, in a buffer."""
+    """The dimension of the descriptor's block that is dimension `dim` of a tile, or of a part of one."""
     if dim == 0 and desc.desc.ahead_of(len(buffer.shape)) is None:
         return 0
     return dim + len(desc.desc.block_shape) - len(buffer.shape)
 
 
 def copied(buffer: Buffer, op: Op) -> Buffer:
-    """What one CTA copies of a slot: all of it, or with `multicast` its share of the rows."""
+    """What one CTA copies of a slot: all, or with `multicast` its share of the rows."""
     shape = list(buffer.shape)
     shape[slowest(buffer)] //= op.attrs.get("multicast", 1)
     return Buffer(tuple(shape), buffer.elem, buffer.slots, buffer.swizzle, buffer.order)
 
 
 def box_of(e: Emitter, op: Op, desc: Value, buffer: Buffer) -> tuple[int, ...]:
-    """The box of each TMA instruction that loads or stores a slot: no longer than a strip of a `slice`."""
+    """The box of each TMA instruction for a slot: no longer than a strip of a `slice`."""
     box = list(tma_box(copied(in_blocks(buffer, desc), op)))
     if op.name == "tma_load" and "slice" in op.attrs:
         d, ctas = block_dim(desc, buffer, op.attrs["slice"]), e.fn.attrs["num_ctas"]
@@ -75,14 +77,14 @@ def box_of(e: Emitter, op: Op, desc: Value, buffer: Buffer) -> tuple[int, ...]:
 
 
 def pieces(buffer: Buffer, shape: tuple[int, ...], box: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
-    """The TMA instructions that fill a slot, or the first part of it of some shape: (coordinates of the box in the
-    slot, byte offset there)."""
+    """The TMA instructions that fill a slot, or its first part of some shape: (coordinates of the box in the slot, byte
+    offset).
+    """
     steps = [range(0, s, b) for s, b in zip(shape, box)]
     return [(c, slot_offset(buffer, c)) for c in product(*steps)]
 
 
 def barrier_address(e: Emitter, barrier: Value, slot: Value) -> str:
-    """Address text of barrier[slot]."""
     offset = barrier.maker.attrs["offset"]
     if barrier.barrier.slots == 1:
         return f"[{e.smem}+{offset}]"
@@ -133,7 +135,7 @@ def _mbar_test(e: Emitter, op: Op) -> None:
 
 
 def wait_phase(e: Emitter, address: str, parity: str, pred: str | None = None) -> None:
-    """Spin on try_wait (each try suspends the thread for a hardware-defined time), or on test_wait before sm_90."""
+    """Spin on try_wait, or on test_wait before sm_90."""
     p = e.p
     again, done = p.label("wait"), p.label("ready")
     if pred:
@@ -148,8 +150,9 @@ def wait_phase(e: Emitter, address: str, parity: str, pred: str | None = None) -
 
 @emits("mbar_landed")
 def _mbar_landed(e: Emitter, op: Op) -> None:
-    """Slots before the ticket's have been filled in this round, the others in the one before: in the phases of a
-    fill's parity and of the other one."""
+    """Slots before the ticket's have been filled in this round, the others in the one before: phases of a fill's parity
+    and of the other one.
+    """
     barrier, slot, parity = op.operands
     here, now, before = e.scalar(slot), e.p.new("b32", "xor.b32", e.scalar(parity), 1), e.scalar(parity)
     for s in range(barrier.barrier.slots):
@@ -160,7 +163,7 @@ def _mbar_landed(e: Emitter, op: Op) -> None:
 
 @emits("mbar_arrive")
 def _mbar_arrive(e: Emitter, op: Op) -> None:
-    """`per` says who arrives: every thread, one lane of every warp, or one thread of every warpgroup."""
+    """`per`: every thread, one lane of every warp, or one thread of every warpgroup."""
     p = e.p
     if op.attrs["per"] == "thread":
         p("mbarrier.arrive.shared::cta.b64", "_", barrier_address(e, *op.operands[:2]), pred=_pred(e, op, 2))
@@ -180,7 +183,7 @@ def _mbar_arrive(e: Emitter, op: Op) -> None:
 
 
 def _arrive_everywhere(e: Emitter, op: Op, thread: str, pred: str | None) -> None:
-    """Thread i of the unit arrives in CTA i. The scope is the default one: .cluster would be a full memory barrier."""
+    """Thread i of the unit arrives in CTA i, at the default scope: .cluster would be a full memory barrier."""
     p = e.p
     some = p.new("pred", "setp.lt.u32", thread, op.attrs["ctas"])
     if pred:
@@ -202,7 +205,7 @@ def _mbar_expect(e: Emitter, op: Op) -> None:
 
 @emits("tma_load")
 def _tma_load(e: Emitter, op: Op) -> None:
-    """One instruction per box of the slot; all complete on the same mbarrier."""
+    """One instruction per box; all complete on the same mbarrier."""
     p = e.p
     ring, slot, barrier, _, *offsets = op.operands
     buffer = ring.buffer
@@ -233,8 +236,7 @@ def _tma_load(e: Emitter, op: Op) -> None:
 
 
 def cache_hint(e: Emitter, op: Op) -> tuple[str, list[str]]:
-    """What an asynchronous copy's instruction says of the lines that it brings into L2, and its operand; nothing where
-    the author gives no hint."""
+    """What a copy's instruction says of its lines in L2, and its operand; nothing without a hint."""
     if "evict" not in op.attrs:
         return "", []
     policy = f"createpolicy.fractional.L2::{op.attrs['evict']}.b64"
@@ -242,7 +244,6 @@ def cache_hint(e: Emitter, op: Op) -> tuple[str, list[str]]:
 
 
 def coordinates(e: Emitter, offsets: list[str], at: tuple[int, ...]) -> list[str]:
-    """Registers of offsets + at."""
     return [_plus(e, o, c) for o, c in zip(offsets, at)]
 
 

@@ -28,7 +28,7 @@ K_BYTES = 32
 
 
 class Operand:
-    """One operand of a product in shared memory: `mn` is its M or N dimension, `k` its K dimension."""
+    """One operand in shared memory: `mn` is its M or N dimension, `k` its K dimension."""
 
     def __init__(self, view: Buffer, mn: int, k: int):
         self.view, self.mn, self.k = view, mn, k
@@ -51,7 +51,7 @@ class Operand:
         return (_MODE[self.view.swizzle] << 62) | (stride >> 4) << 32 | (leading >> 4) << 16
 
     def offset(self, mn: int, k: int) -> int:
-        """Byte offset of the block that starts at (mn, k), both multiples of the instruction's."""
+        """Byte offset of the block at (mn, k), both multiples of the instruction's."""
         size = self.view.elem.bytes
         fast, slow = (k, mn) if self.k_major else (mn, k)
         return (fast // self.span) * self.subtile + (slow * self.span + fast % self.span) * size
@@ -59,9 +59,10 @@ class Operand:
 
 @emits("pend")
 def _pend(e: Emitter, op: Op) -> None:
-    """Give the accumulator its own registers, which then never move; a product from `zero` fills them. Sums of
-    fp16 are two to a register until they are waited for. What a loop carries for this product only stays where it is:
-    left to itself, the assembler copies it to and fro wherever registers are scarce."""
+    """Give the accumulator its own registers, which then never move; a product from `zero` fills them. Sums of fp16 are
+    two to a register until they are waited for. What a loop carries only for this product stays where it is: the
+    assembler would copy it to and fro where registers are scarce.
+    """
     t = op.operands[0].type
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
     if t.elem.bits == 32 and _is_carried_for(e, op):
@@ -79,7 +80,7 @@ def _pend(e: Emitter, op: Op) -> None:
 
 
 def _is_carried_for(e: Emitter, pend: Op) -> bool:
-    """Whether a loop carries this value, in registers of its own, for nothing else than what its body does with it."""
+    """Whether a loop carries this value only for what its body does with it."""
     source = pend.operands[0]
     block = source.op
     return (isinstance(block, Block) and block is pend.parent and block.parent is not None
@@ -88,8 +89,9 @@ def _is_carried_for(e: Emitter, pend: Op) -> bool:
 
 @lru_cache(maxsize=64)
 def _instructions(layout: LinearLayout) -> tuple[int, tuple[tuple[int, int, tuple[int, ...]], ...]]:
-    """How a warpgroup's accumulator is divided: N of the instruction, and for each 64-row slice and n tile its first
-    row and column, counted among the warpgroup's own, and its registers in the instruction's order."""
+    """N of the instruction, and for each 64-row slice and n tile of a warpgroup's accumulator its first row and column,
+    and its registers in the instruction's order.
+    """
     place = {at: i for i, at in enumerate(layout.registers())}
     rows = sorted({row // 64 * 64 for row, _ in place})
     eights = sorted({column // 8 * 8 for _, column in place})
@@ -142,14 +144,15 @@ def _dot_async(e: Emitter, op: Op) -> None:
 
 
 def _in_place(e: Emitter, base: str, a: Operand) -> Callable[[int, int], str]:
-    """The descriptor of the block of a first operand in shared memory that starts at (m, k)."""
+    """The descriptor of a first operand's block at (m, k)."""
     return lambda m, k: e.p.new("b64", "add.u64", base, a.offset(m, k) >> 4)
 
 
 def _fragments(e: Emitter, a: Value) -> Callable[[int, int], str]:
-    """The four 32-bit registers of a first operand in registers for the block that starts at (m, k).
+    """The four 32-bit registers of a first operand's block at (m, k).
 
-    PTX ISA, wgmma, register fragments of A: rows 0 and 8 of the thread's, then the same half of K further."""
+    PTX ISA, wgmma, register fragments of A: rows 0 and 8 of the thread's, then the same half of K further.
+    """
     tile, p = a.type, e.p
     assert isinstance(tile, Tile) and isinstance(tile.elem, DType) and tile.layout is not None
     pack = 4 // tile.elem.bytes
@@ -166,8 +169,7 @@ def _fragments(e: Emitter, a: Value) -> Callable[[int, int], str]:
 
 
 def describe_early(e: Emitter, view: Value) -> None:
-    """Descriptors of all products that read a slot, where its view stands: ahead of the wait for its bytes, so that
-    nothing is computed between that and the first product."""
+    """Descriptors of all products that read a slot, where its view stands: ahead of the wait for its bytes."""
     for user, index in e.uses.get(view, ()):
         readers = e.uses.get(user.result, ()) if user.name == "view_trans" else [(user, index)]
         for dot, i in readers:
@@ -176,7 +178,7 @@ def describe_early(e: Emitter, view: Value) -> None:
 
 
 def _descriptor(e: Emitter, dot: Op, index: int, address: str) -> str:
-    """The 64-bit descriptor of this warpgroup's part of an operand at (0, k=0)."""
+    """Of this warpgroup's part of an operand at (0, k=0)."""
     p, acc = e.p, dot.operands[2].type
     assert isinstance(acc, Pending) and acc.tile.layout is not None
     layout = acc.tile.layout

@@ -1,11 +1,10 @@
 """Small integers as 16-bit floats, two at a time, without conversion instructions: those run at a fraction of the rate.
 
-In the mantissa of a power of two whose last place is 1, a number is that power plus the number. bf16 has 7 bits for it:
-128 plus the low seven bits, less 128 or, for negative numbers, 256. fp16 has room for all 8: 1024 plus the number plus
-128, less 1152.
+In the mantissa of a power of two whose last place is 1, a number is that power plus the number. bf16: 128 plus the low
+seven bits, less 128 or, for negative numbers, 256. fp16: 1024 plus the number plus 128, less 1152.
 
-Two 16-bit elements are the halves of a 32-bit word as long as every op takes both: then taking a word apart and putting
-it together (`mov.b32`) is no instruction of the machine.
+Two 16-bit elements are the halves of a 32-bit word as long as every op takes both: then `mov.b32` is no instruction of
+the machine.
 """
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ def widens(src: object, dst: object) -> bool:
 
 
 def in_pairs(e: Emitter, v: Value) -> bool:
-    """Whether a tile from shared memory has pairs of neighbours in its registers, since every use widens them: two
-    elements are in the register of the first."""
+    """Whether two elements of a tile from shared memory are in the register of the first, since every use widens them.
+    """
     op = v.op
     if not isinstance(op, Op) or op.name != "local_load":
         return False
@@ -36,7 +35,7 @@ def in_pairs(e: Emitter, v: Value) -> bool:
 
 
 def widen(e: Emitter, regs: list[str], dst: DType, pairs: bool) -> list[str]:
-    """An even number of int8 registers (`pairs`: see `in_pairs`) as dst in fresh registers."""
+    """An even number of int8 registers (`pairs`: see `in_pairs`) as dst."""
     out: list[str] = []
     for lo, hi in zip(regs[::2], regs[1::2]):
         if pairs:
@@ -48,7 +47,6 @@ def widen(e: Emitter, regs: list[str], dst: DType, pairs: bool) -> list[str]:
 
 
 def _widened(e: Emitter, both: str, dst: DType) -> str:
-    """Register: the low bytes of both halves as dst."""
     p = e.p
     if dst.name == "bf16":
         low = p.new("b32", "lop3.b32", both, "0x007F007F", "0x43004300", AND_OR)
@@ -61,19 +59,17 @@ def _widened(e: Emitter, both: str, dst: DType) -> str:
 
 
 def together(e: Emitter, lo: str, hi: str) -> str:
-    """Two 16-bit registers as one word."""
     return e.p.new("b32", "mov.b32", f"{{{lo}, {hi}}}")
 
 
 def apart(e: Emitter, word: str) -> list[str]:
-    """The halves of a word."""
     pair = e.p.regs("b16", 2)
     e.p("mov.b32", f"{{{pair[0]}, {pair[1]}}}", word)
     return pair
 
 
 def in_words(v: Value) -> bool:
-    """Whether neighbouring registers of a 16-bit tile were made as the two halves of words."""
+    """Whether neighbouring registers of a 16-bit tile were made as halves of words."""
     op = v.op
     if not isinstance(op, Op):
         return False
@@ -98,7 +94,7 @@ def _half_of(v: Value) -> tuple[Value, int] | None:
 
 
 def half_of(cast: Op) -> tuple[Value, int] | None:
-    """As a cast of 32-bit to 16-bit integers: the value and which halves of it, of one shifted down the high ones."""
+    """The same of a cast of 32-bit to 16-bit integers."""
     source = cast.operands[0]
     src, dst = elem_of(source.type), elem_of(cast.result.type)
     if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int() and dst.is_int()) \
@@ -111,7 +107,7 @@ def half_of(cast: Op) -> tuple[Value, int] | None:
 
 
 def halves(e: Emitter, op: Op) -> list[str] | None:
-    """The registers of a cast to halves (`half_of`), or None if it is no such cast."""
+    """The registers of a cast to halves (`half_of`), or None."""
     found = half_of(op)
     if found is None:
         return None
@@ -128,7 +124,7 @@ def halves(e: Emitter, op: Op) -> list[str] | None:
 
 
 def two_at_a_time(e: Emitter, opcode: str, a: list[str], b: list[str]) -> list[str]:
-    """opcode (of two elements at a time) on the registers of 16-bit operands, an even number."""
+    """opcode (of two elements at a time) on 16-bit operands, an even number."""
     done: dict[tuple[str, str], str] = {}
     out = []
     for lo, hi, x, y in zip(a[::2], a[1::2], b[::2], b[1::2]):
@@ -139,7 +135,7 @@ def two_at_a_time(e: Emitter, opcode: str, a: list[str], b: list[str]) -> list[s
 
 
 def constant(v: Value) -> int | float | None:
-    """The number that all elements of a value are, or None."""
+    """The number that all elements are, or None."""
     op = v.op
     while isinstance(op, Op) and (op.name == "part" or "spreads" in op.define.traits):
         op = op.operands[0].op
