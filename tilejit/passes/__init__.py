@@ -1,7 +1,6 @@
-"""The passes between the frontend and the scheduler, and the straight line that they form.
+"""The passes between the frontend and the scheduler.
 
-A pass is a function that edits a function in place and returns it. `axis` is an analysis,
-computed on demand by whoever needs it.
+A pass edits a function in place and returns it; `axis` is an analysis, computed on demand.
 """
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ from tilejit.passes.walked_rows import whole_rows
 
 
 def layouts(fn: Function) -> Function:
-    """Give every tile a layout, and mark the loads that may be asynchronous copies in theirs, or are ahead."""
+    """Give every tile a layout, and mark loads that may be asynchronous copies, or are ahead."""
     from tilejit.passes.copies import mark_ahead, mark_copies
     from tilejit.passes.layouts import assign_layouts
 
@@ -69,13 +68,14 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
 
 
 def _contents(fn: Function) -> list[tuple]:
-    """All that a pass may change: ops in order, their operands and attributes, where blocks end."""
+    """All that a pass may change: ops in order, operands and attributes, where blocks end."""
     return [(op, op.parent, *op.operands, *op.attrs.items()) for op in listed(fn.body)]
 
 
 def run(fn: Function, stage: Callable[[str, Function], Function] | None = None) -> Function:
-    """Run every pass on a function, verifying before the first and after the last; `stage(name, fn)` sees the result of
-    each and gives what to go on with, which is then verified too."""
+    """Run every pass, verifying before the first and after the last; `stage(name, fn)` sees the result of each and
+    gives what to go on with, which is then verified too.
+    """
     verify(fn)
     simplified: list[tuple] = []
     for name, step in PIPELINE:

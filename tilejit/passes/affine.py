@@ -1,9 +1,8 @@
 """Affine forms: integers as sums of products of scalars, tiles and pointers of them with one range a dimension.
 
-A scalar is a polynomial over *atoms*, the scalars that are not sums or products of others; a tile adds, for each
-dimension, a polynomial times that dimension's index. Pointers that a loop moves by the same step every iteration are
-what they start as, plus the step times the number of the iteration. As everywhere in facts about addresses, integers
-are taken not to wrap around.
+A scalar is a polynomial over *atoms*, the scalars that are not sums or products; a tile adds, for each dimension, a
+polynomial times its index. Pointers that a loop moves by the same step are what they start as, plus the step times the
+number of the iteration. Integers are taken not to wrap around.
 """
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ Monomial = tuple[Value, ...]
 
 
 class Poly(dict[Monomial, int]):
-    """A polynomial over scalars: coefficients by monomial, none of them zero."""
+    """Coefficients by monomial, none of them zero."""
 
     def __add__(self, other: Poly) -> Poly:
         out = Poly(self)
@@ -43,24 +42,22 @@ class Poly(dict[Monomial, int]):
 
     @property
     def constant(self) -> int | None:
-        """Its value, if it is a number."""
         return 0 if not self else self.get((), None) if len(self) == 1 else None
 
     @property
     def atoms(self) -> set[Value]:
-        """The scalars that it is made of."""
         return {a for m in self for a in m}
 
 
 def number(n: int) -> Poly:
-    """The polynomial of a number."""
     return Poly({(): n}) if n else Poly()
 
 
 @dataclass(frozen=True)
 class Wrap:
-    """An index of a dimension that is taken modulo `size`, or replaced by another one from there on: below `size`, as
-    far as it is not negative, it is the index."""
+    """An index that is taken modulo `size`, or replaced by another one from there on: below `size`, as far as it is not
+    negative, it is the index.
+    """
 
     start: Poly
     size: Poly
@@ -68,7 +65,7 @@ class Wrap:
 
 @dataclass
 class Affine:
-    """A tile of integers: `start` plus, for each dimension d, `steps[d]` times the index along d."""
+    """A tile of integers: `start` plus `steps[d]` times the index along each d."""
 
     start: Poly
     steps: list[Poly]
@@ -76,11 +73,10 @@ class Affine:
 
     @property
     def scalar(self) -> bool:
-        """Whether every element is the same."""
         return not any(self.steps)
 
     def plus(self, other: Affine, sign: int = 1) -> Affine | None:
-        """The sum; None where both wrap around along one dimension."""
+        """None where both wrap around along one dimension."""
         if self.wraps.keys() & other.wraps.keys():
             return None
         by = number(sign)
@@ -88,13 +84,12 @@ class Affine:
                       {**self.wraps, **other.wraps})
 
     def times(self, by: Poly) -> Affine:
-        """Every element times a scalar."""
         return Affine(self.start * by, [s * by for s in self.steps], dict(self.wraps))
 
 
 @dataclass
 class Address:
-    """A tile of pointers: an argument of the kernel plus offsets in elements."""
+    """An argument of the kernel plus offsets in elements."""
 
     base: Value
     offset: Affine
@@ -117,7 +112,7 @@ class _Carried:
 
 
 class Forms:
-    """Affine forms of the values of a function, found at need; None for what has none."""
+    """Affine forms of a function's values, found at need; None for what has none."""
 
     def __init__(self) -> None:
         self._scalars: dict[Value, Poly] = {}
@@ -126,7 +121,6 @@ class Forms:
 
     # -- scalars --------------------------------------------------------------------------------------------
     def scalar(self, v: Value) -> Poly:
-        """The polynomial of an integer scalar."""
         if v not in self._scalars:
             self._scalars[v] = Poly({(v,): 1})         # an atom, also for who comes back to it through a loop
             self._scalars[v] = self._scalar(v)
@@ -148,7 +142,7 @@ class Forms:
         return Poly({(v,): 1})
 
     def _carried(self, v: Value) -> Poly:
-        """A scalar that a counted loop moves by a step that stays the same."""
+        """A scalar that a counted loop moves by the same step."""
         found = self._steps_of(v)
         if found is not None:
             step = self.scalar(found.end) - Poly({(v,): 1})
@@ -158,7 +152,7 @@ class Forms:
         return Poly({(v,): 1})
 
     def _steps_of(self, v: Value) -> _Carried | None:
-        """How a counted loop with a constant step carries a value; None for other values."""
+        """How a counted loop with a constant step carries a value, or None."""
         found = edge_of(v)
         if found is None or found[0].name != "for" or found[1].init is None or v is found[1].result:
             return None
@@ -171,7 +165,6 @@ class Forms:
 
     # -- tiles of integers ----------------------------------------------------------------------------------
     def tile(self, v: Value) -> Affine | None:
-        """The affine form of a tile of integers, or of an integer scalar."""
         e = elem_of(v.type) if isinstance(v.type, (Tile, DType)) else None
         if not isinstance(e, DType) or not e.is_int():
             return None
@@ -222,7 +215,6 @@ class Forms:
 
     # -- pointers -------------------------------------------------------------------------------------------
     def address(self, v: Value) -> Address | None:
-        """What a pointer, or a tile of pointers, is made of."""
         if v not in self._addresses:
             self._addresses[v] = None
             self._addresses[v] = self._address(v)
@@ -255,7 +247,7 @@ class Forms:
         return None if total is None else Address(at.base, total)
 
     def _step(self, found: _Carried, v: Value) -> Poly | None:
-        """By how much a loop has moved a pointer, all elements alike and the same in every iteration; else None."""
+        """By how much a loop has moved a pointer, all elements alike in every iteration, or None."""
         total, end = Poly(), found.end
         while end is not v:
             if not isinstance(end.op, Op) or end.op.name not in ("ptr_add", "hint"):
@@ -356,7 +348,7 @@ def _stays(p: Poly, v: Value) -> bool:
 
 
 def build(b: Builder, p: Poly, t: Type = int32) -> Value:
-    """The value of a polynomial, computed by `b` in integers of type t."""
+    """A polynomial computed by `b` in integers of type t."""
     def atom(v: Value) -> Value:
         return v if v.type == t else b("cast", v, dtype=t)
 

@@ -1,10 +1,9 @@
 """Assumptions: signs that nothing proves and that wide accesses hang on are checked by the program itself.
 
-Facts about quotients and remainders of a tile ask that the dividend is not negative. Where that is all that is missing,
-only the sign of some divisor is in doubt (`pid // min(tiles - first, 8)`), and an address depends on it, the scalars
-that the dividend is made of become `checked`: one comparison a program, in scalar registers, and a trap if one is
-negative. `check_signs=False` compiles a kernel that is exact for all numbers, element by element. Signs of kernel
-arguments never come here, the specialisation knows them; of any other number `tl.assume(x >= 0)` tells.
+Facts about quotients and remainders ask that the dividend is not negative. Where that alone is missing, only a
+divisor's sign is in doubt (`pid // min(tiles - first, 8)`), and an address depends on it, the scalars that the dividend
+is made of become `checked`: one comparison a program, and a trap. `check_signs=False` compiles a kernel that is exact
+for all numbers. Signs of kernel arguments are known; `tl.assume(x >= 0)` tells others.
 
     %x = add splat(%s), arange {start=0, end=128}          ->    %c = checked %s {nonnegative=true}
     %r = irem %x, splat(%n)                                      %x = add splat(%c), arange {start=0, end=128}
@@ -17,7 +16,7 @@ from tilejit.passes.axis import AxisInfo, analyse, fact_of
 
 
 def check_signs(fn: Function) -> Function:
-    """Put the checks in, in place; each has a line in the report."""
+    """Put the checks in; each has a line in the report."""
     divisions = [op for op in walk(fn.body) if op.name in ("idiv", "irem") and isinstance(op.result.type, Tile)]
     if not divisions or fn.attrs.get("check_signs") is False:
         return fn
@@ -39,13 +38,13 @@ def check_signs(fn: Function) -> Function:
 
 
 def _gains(op: Op, known: list[AxisInfo]) -> bool:
-    """Whether the sign of a dividend would tell something of the result."""
+    """Whether a dividend's sign would tell something of the result."""
     now, then = fact_of(op, known), fact_of(op, [known[0]._replace(nonnegative=True), *known[1:]])
     return (then.contiguity, then.constancy) != (now.contiguity, now.constancy)
 
 
 def _addresses(fn: Function) -> set[Value]:
-    """All that addresses and masks of accesses through tiles of pointers are computed from."""
+    """What addresses and masks of accesses through tiles of pointers are computed from."""
     return reached([v for op in listed(fn.body) for v in op.operands if isinstance(v.type, Tile)
                     and isinstance(v.type.elem, Ptr) or op.name in ("load", "store")], unloaded)
 
@@ -58,8 +57,7 @@ def unloaded(v: Value) -> list[Value]:
 
 
 def _roots(v: Value, facts: dict[Value, AxisInfo]) -> list[Value]:
-    """Scalars such that v is not negative if they are not; none if there are no such. The nearest are taken, so that
-    what is checked are the very numbers that the dividend is made of."""
+    """The nearest scalars such that v is not negative if they are not, or none."""
     if facts[v].nonnegative:
         return []
     if not isinstance(v.type, Tile):
@@ -78,8 +76,9 @@ def _roots(v: Value, facts: dict[Value, AxisInfo]) -> list[Value]:
 
 
 def _meant(v: Value, facts: dict[Value, AxisInfo]) -> bool:
-    """Whether only the sign of a divisor is in doubt: nobody divides indices by a negative number, but offsets that are
-    subtracted, loaded or handed in may well be negative where a mask leaves them out."""
+    """Whether only a divisor's sign is in doubt: nobody divides indices by a negative number, but offsets that are
+    subtracted, loaded or handed in may be negative where a mask leaves them out.
+    """
     if facts[v].nonnegative:
         return True
     if not isinstance(v.op, Op) or "keeps_sign" not in v.op.define.traits or v.op.name == "select":
@@ -88,12 +87,12 @@ def _meant(v: Value, facts: dict[Value, AxisInfo]) -> bool:
 
 
 def may_check(fn: Function, v: Value, facts: dict[Value, AxisInfo]) -> bool:
-    """Whether a scalar's sign may be checked by the program."""
+    """Whether the program may check a scalar's sign."""
     return fn.attrs.get("check_signs") is not False and not isinstance(v.type, Tile) and _meant(v, facts)
 
 
 def check(fn: Function, root: Value, op: Op) -> Value:
-    """A check behind the definition of a scalar, whose uses then take what was checked, the result."""
+    """A check behind a scalar's definition, whose uses then take the result."""
     block = root.op if isinstance(root.op, Block) else root.op.parent if root.op is not None else None
     assert block is not None
     at = block.ops.index(root.op) + 1 if isinstance(root.op, Op) else 0

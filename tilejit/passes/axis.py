@@ -4,11 +4,10 @@ Along a dimension a tile is seen in aligned runs, all of a power-of-two length:
   contiguity c   every run of c elements counts up by one (for pointers: by one element);
   divisibility d the first value of every run of `contiguity` elements is a multiple of d (pointers: bytes);
   constancy k    every run of k elements holds one value.
-Triton's AxisInfo is the idea's source. Here a shorter run never inherits the divisibility of the
-longer run that it was cut from, and facts about quotients and remainders ask that the dividend is
-not negative (sums, products and quotients of non-negative values count as such: an index that
-wraps around, or that was divided by zero, is an error of the kernel). What the author promises by
-`tl.assume` about a value holds wherever the value is; `assumptions.py` checks signs that nothing proves.
+As Triton's AxisInfo; but a shorter run never inherits the divisibility of the longer run that it was cut from, and
+facts about quotients and remainders ask that the dividend is not negative (sums, products and quotients of non-negative
+values count as such). What `tl.assume` promises holds wherever the value is; `assumptions.py` checks signs that nothing
+proves.
 """
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _FIXPOINT_ROUNDS = 16
 
 
 class AxisInfo(NamedTuple):
-    """Facts of one value; the tuples have one entry per dimension, one for a scalar."""
+    """One entry per dimension, one for a scalar."""
 
     contiguity: tuple[int, ...]
     divisibility: tuple[int, ...]
@@ -45,7 +44,7 @@ class AxisInfo(NamedTuple):
         return self.divisibility[d]
 
     def every(self, unit: int = 1) -> int:
-        """What divides every single value."""
+        """What divides every value."""
         return max(self.multiple(d, 1, unit) for d in range(self.rank))
 
 
@@ -56,9 +55,9 @@ def power(n: int) -> int:
 
 def vector_width(ptr: AxisInfo, elem_bytes: int, mask: AxisInfo | None = None,
                  dim: int | None = None) -> int:
-    """Elements that one aligned access of at most 16 bytes may cover along `dim`.
-
-    The default dimension is the most contiguous one, the last of equals."""
+    """Elements that one aligned access of at most 16 bytes may cover along `dim` (default: the most contiguous one, the
+    last of equals).
+    """
     if dim is None:
         dim = max(range(ptr.rank), key=lambda d: (ptr.contiguity[d], d))
     run = min(ptr.contiguity[dim], max(1, 16 // elem_bytes))
@@ -68,8 +67,9 @@ def vector_width(ptr: AxisInfo, elem_bytes: int, mask: AxisInfo | None = None,
 
 
 def analyse(fn: Function, loaded: int = 1) -> dict[Value, AxisInfo]:
-    """Facts of every value of a function, for integers, pointers and masks; others only have constancy. `loaded`: what
-    is to be taken as a divisor of all scalars that are loaded."""
+    """Facts of every value, for integers, pointers and masks; others only have constancy. `loaded` divides all loaded
+    scalars.
+    """
     facts = Facts(_promises(fn))
     if loaded > 1:
         for op in walk(fn.body):
@@ -84,7 +84,7 @@ def analyse(fn: Function, loaded: int = 1) -> dict[Value, AxisInfo]:
 
 
 class Facts(dict[Value, AxisInfo]):
-    """Facts by value; those of scalars are joined with what the author promises of them."""
+    """Facts by value, of scalars joined with what the author promises."""
 
     def __init__(self, promises: dict[Value, tuple[bool, int]]):
         super().__init__()
@@ -103,9 +103,9 @@ class Facts(dict[Value, AxisInfo]):
 
 
 def _promises(fn: Function) -> dict[Value, tuple[bool, int]]:
-    """Of scalars that an `assume` speaks of, in the block that defines them: are they not negative, what divides them.
-
-    (Elsewhere it may stand behind a condition that does not always hold.)"""
+    """Of scalars that an `assume` speaks of, in the block that defines them (elsewhere a condition may guard it): are
+    they not negative, what divides them.
+    """
     found: dict[Value, tuple[bool, int]] = {}
 
     def note(block: Block | None, cond: Value) -> None:
@@ -150,7 +150,7 @@ def _unknown(t: Type) -> AxisInfo:
 
 @lru_cache
 def _nothing(rank: int, nonnegative: bool) -> AxisInfo:
-    """All that is known of any value of that rank and sign."""
+    """What is known of any value of that rank and sign."""
     ones = (1,) * rank
     return AxisInfo(ones, ones, ones, None, nonnegative)
 
@@ -161,7 +161,6 @@ def _constant(value: int, t: Type) -> AxisInfo:
 
 
 def _meet(a: AxisInfo, b: AxisInfo) -> AxisInfo:
-    """What holds of a value that is either of two."""
     runs = tuple(map(gcd, a.contiguity, b.contiguity))
     return AxisInfo(runs, tuple(gcd(a.multiple(d, r), b.multiple(d, r)) for d, r in enumerate(runs)),
                     tuple(map(gcd, a.constancy, b.constancy)),
@@ -190,13 +189,13 @@ def _op(op: Op, facts: dict[Value, AxisInfo]) -> None:
 
 
 def fact_of(op: Op, known: list[AxisInfo]) -> AxisInfo:
-    """The facts of an op's one result, given those of its operands."""
+    """The facts of an op's one result, given its operands'."""
     rule = _RULES.get(op.name)
     return rule(op, *known) if rule is not None else _pointwise(op, known, op.result)
 
 
 def _pointwise(op: Op, known: list[AxisInfo], r: Value) -> AxisInfo:
-    """A result that follows from its operands element by element is constant where they all are."""
+    """Constant where all operands are."""
     info = _unknown(r.type)
     pointwise = "elementwise" in op.define.traits and op.define.effects <= {"read"}
     if pointwise and known and known[0].rank == info.rank:
@@ -313,7 +312,7 @@ def _desc_shape(op: Op, desc: AxisInfo) -> AxisInfo:
 
 @_rule("desc_base", "desc_stride")
 def _desc_address(op: Op, desc: AxisInfo) -> AxisInfo:
-    """TMA asks for 16-byte aligned bases and strides; of a descriptor without TMA it is known what divides them."""
+    """TMA asks for 16-byte aligned bases and strides; without TMA it is known what divides them."""
     t = op.operands[0].desc
     unit = 16 if t.tma else desc.divisibility[0]
     if op.name == "desc_base":
@@ -357,7 +356,7 @@ def _trans(op: Op, x: AxisInfo) -> AxisInfo:
 
 @_rule("reshape")
 def _reshape(op: Op, x: AxisInfo) -> AxisInfo:
-    """Runs along the last dimension survive as far as the new last dimension is long."""
+    """Runs along the last dimension survive as far as the new one is long."""
     shape, unit = shape_of(op.result.type), _unit(op.operands[0].type)
     if x.constant is not None:
         return _constant(x.constant, op.result.type)
@@ -373,7 +372,7 @@ def _same(op: Op, x: AxisInfo) -> AxisInfo:
 
 
 def _unit(t: Type) -> int:
-    """By how much contiguous values of a type differ: one, or an element's bytes for pointers."""
+    """By how much contiguous values differ: one, or an element's bytes for pointers."""
     e = elem_of(t)
     return e.elem.bytes if isinstance(e, Ptr) else 1
 
@@ -383,9 +382,9 @@ def _shared(a: AxisInfo, b: AxisInfo) -> tuple[int, ...]:
 
 
 def _sum(op: Op, a: AxisInfo, b: AxisInfo, both: bool, unit: int = 1) -> AxisInfo:
-    """a + b (or a - b): one side counts up while the other stands still.
-
-    `unit` is the bytes that one step of b moves a pointer a by."""
+    """a + b (or a - b): one side counts up while the other stands still. `unit` is the bytes that one step of b moves a
+    pointer a by.
+    """
     runs, div = [], []
     for d in range(a.rank):
         run = gcd(a.contiguity[d], b.constancy[d])
@@ -514,7 +513,7 @@ def _checked(op: Op, x: AxisInfo) -> AxisInfo:
 
 @_rule("cmp")
 def _cmp(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
-    """`x < n` flips between multiples of n's divisibility only: it is constant on whole runs below or above."""
+    """`x < n` flips only at multiples of n's divisibility."""
     same = list(_shared(a, b))
     left, right = (a, b) if op.attrs["pred"] in ("lt", "ge") else (b, a)
     if op.attrs["pred"] not in ("eq", "ne"):
@@ -555,7 +554,6 @@ def _cast(op: Op, x: AxisInfo) -> AxisInfo:
 
 @_rule("hint")
 def _hint(op: Op, x: AxisInfo) -> AxisInfo:
-    """The author's promise, joined with what is known."""
     def promised(key: str, have: tuple[int, ...]) -> tuple[int, ...]:
         given = op.attrs.get(key)
         if given is None:

@@ -1,4 +1,4 @@
-"""What elements of a tile are that lie outside of the row that masks cut out of it, where that is a known number."""
+"""What a tile's elements outside the row that masks cut out of it are, where that is known."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,8 +16,9 @@ _FOLDS: dict[str, Callable[..., Any]] = {
 
 
 def behind(op: Op, known: Callable[[Value], Any], compared: Callable[[Op], Any]) -> Any:
-    """What an op gives outside of the row; None where that is no known number. known: the same of its operands;
-    compared: what a comparison is there."""
+    """What an op gives outside of the row, or None. known: the same of its operands; compared: what a comparison is
+    there.
+    """
     ends = [known(v) for v in op.operands]
     if op.name == "const":
         return op.attrs["value"]

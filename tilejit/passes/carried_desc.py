@@ -1,8 +1,8 @@
 """Descriptors that a loop carries: made where their parts change, not where they are used.
 
 What a program does to a descriptor in loops and branches reaches tile IR as what it does to its parts (base, sizes,
-strides), from which it is made again where it is used. One that the program writes should be written seldom: where an
-iteration may hand on the parts that it was given, it hands on the descriptor.
+strides). One that the program writes should be written seldom: where an iteration may hand on the parts that it was
+given, it hands on the descriptor.
 
     for .. (%p = %p0):                              %d0 = write_desc %p0, ..
       %q = if %c: yield %new  else: yield %p        for .. (%p = %p0, %d = %d0):
@@ -11,8 +11,8 @@ iteration may hand on the parts that it was given, it hands on the descriptor.
       yield %q                                        desc_load %e
                                                       yield %q, %e
 
-Each `write_desc` has one place in memory, so nobody may need what it wrote before when it writes again. That is so
-here: %d is handed to %e only, and of a loop only what it hands on is taken, not what it was given.
+Each `write_desc` has one place in memory, so nobody may need what it wrote before when it writes again: %d is handed to
+%e only, and only what a loop hands on is taken.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Parts = tuple[Value, ...]
 
 
 class Carried(NamedTuple):
-    """A loop that hands on a descriptor's parts: what they are when it begins and at the start of an iteration."""
+    """A loop that hands on a descriptor's parts: as it begins and at an iteration's start."""
 
     loop: Op
     first: Parts
@@ -33,7 +33,7 @@ class Carried(NamedTuple):
 
 
 def carried(made: Op) -> Carried | None:
-    """The loop around a `make_desc` that hands on its parts and may hand them on unchanged, if there is one."""
+    """The loop around a `make_desc` that may hand on its parts unchanged, if any."""
     parts = tuple(made.operands)
     for loop in enclosing(made):
         if loop.name != "for":
@@ -53,7 +53,6 @@ def carried(made: Op) -> Carried | None:
 
 
 def _inside(v: Value, loop: Op) -> bool:
-    """Whether a value is made in a loop."""
     return any(made_in(v, region) for region in loop.regions)
 
 
@@ -64,7 +63,7 @@ def _kept(parts: Parts, by: Carried) -> bool:
 
 
 def _branch(parts: Parts, by: Carried) -> Op | None:
-    """The last `if` of the loop's body of which parts are results, where all others are known before it."""
+    """The last `if` of the loop's body of which parts are results, all others known before it."""
     owners = [v.op for v in parts if _inside(v, by.loop) and isinstance(v.op, Op)]
     for owner in owners:
         if owner.name == "if" and all(len(e.ends) == 2 for e in edges(owner)) and all(
@@ -74,7 +73,7 @@ def _branch(parts: Parts, by: Carried) -> Op | None:
 
 
 def _before(op: Op, other: Op) -> bool:
-    """Whether an op stands before another one, in its block or in one around it."""
+    """Whether an op stands before another one, in its block or one around it."""
     at: Op | None = other
     while at is not None and at.parent is not op.parent:
         at = at.parent.parent if at.parent is not None else None
@@ -82,7 +81,6 @@ def _before(op: Op, other: Op) -> bool:
 
 
 def _way(parts: Parts, branch: Op, which: int) -> Parts:
-    """What the parts are on one way through a branch."""
     found = []
     for v in parts:
         edge = edge_of(v)
@@ -91,7 +89,7 @@ def _way(parts: Parts, branch: Op, which: int) -> Parts:
 
 
 def carry(made: Op, by: Carried, write: Callable[[Builder, Parts], Value]) -> Value:
-    """Let the loop carry the descriptor, in place, written by `write`; returns what is used in place of `made`."""
+    """Let the loop carry the descriptor, written by `write`; returns what replaces `made`."""
     body = by.loop.regions[0]
     before = Builder(by.loop.block, by.loop.block.ops.index(by.loop), made.loc)
     by.loop.operands.append(write(before, by.first))

@@ -1,19 +1,18 @@
 """Tiles of very many elements a thread go through a loop, chunk by chunk, instead of through as many registers.
 
-What is loaded, computed element by element or line by line (folds, scans, sorts along another dimension; rows or
-columns of a product) and stored again need not be in registers all at once. Where writing it out for every register
-would take more than `MOST` instructions (and the assembler minutes), or what is loaded, folded or summed up more
-registers than there are, or a block more shared memory, the stores of a block and all that they need, loops before them
-too, become a loop over the first dimension of what is stored, or if that cannot be, over another one:
+Where writing what is loaded, computed element by element or line by line (folds, scans, sorts along another dimension;
+rows or columns of a product) and stored again for every register would take more than `MOST` instructions (and the
+assembler minutes), or too many registers, or a block too much shared memory, the stores of a block and all that they
+need, loops before them too, become a loop over the first dimension of what is stored, or else another one:
 
     %i = arange {start=0, end=65536}            for %c = 0, 32, 1 {(%c: int32)
     %v = load ptr_add(%x, %i)             ->      %i = add arange {start=0, end=2048}, splat(%c * 2048)
     store ptr_add(%y, %i), exp(%v)                store ptr_add(%y, %i), exp(load ptr_add(%x, %i))
                                                 }
 
-Each value is divided along the dimension that its users' is made of (a transposed tile along the other one); a scan
-along it goes on from the chunk before. Not where anything else needs the tiles (a reduction of all), or a chunk might
-load what one before has stored; the report says what is unrolled and why. Counts, and products along K, add up.
+Each value is divided along the dimension that its users' is made of; a scan along it goes on from the chunk before. Not
+where anything else needs the tiles, or a chunk might load what one before has stored; the report says why. Counts, and
+products along K, add up.
 """
 from __future__ import annotations
 
@@ -41,7 +40,6 @@ _CHEAP, _FUNCTION, _ACCESS = 1, 4, 2
 
 
 def chunk(fn: Function) -> Function:
-    """Put the loops in, in place; returns the function."""
     if fn.attrs.get("num_ctas", 1) > 1:
         return fn
     threads, changed = 32 * total_warps(fn), False
@@ -68,7 +66,7 @@ def chunk(fn: Function) -> Function:
 
 
 def _through_loop(group: Group, cost: int, elements: int, dims: Sequence[int]) -> bool:
-    """Let the roots of a group go through a loop of so many elements a chunk; whether they can."""
+    """Let a group's roots go through a loop of so many elements a chunk; whether they can."""
     where, fn = group.roots[0].place if group.roots else group.block.ops[0].place, group.fn
     problem = group.problem(elements, dims)
     if problem and cost > MOST:
@@ -91,21 +89,20 @@ def _roots(fn: Function, block: Block) -> list[Op]:
 
 
 def _much(fn: Function, block: Block, threads: int) -> list[Op]:
-    """What has too much to add up at once: counts of more elements than a thread has registers for, products of
-    matrices that shared memory has no room for."""
+    """What has too much to add up at once for registers (counts) or shared memory (products)."""
     room = target_of(fn).shared_bytes
     return [op for op in block.ops if op.name == "histogram" and _numbers(op.operands[0], threads) > REGISTERS
             or op.name == "dot" and sum(_bytes(v) for v in op.operands[:2]) > room]
 
 
 def _sums_much(block: Block, threads: int) -> bool:
-    """Whether the sums of a product in a block, or in loops in it, take more registers than threads have."""
+    """Whether the sums of a product here, or in inner loops, take more registers than threads have."""
     most = MOST_SUMS * 256 // max(threads, 256)
     return any(_numbers(op.result, threads) > most for op in walk(block) if op.name == "dot")
 
 
 def _multiplies(loop: Op) -> bool:
-    """Whether a loop has products, whose sums are counted apart."""
+    """Whether a loop has products."""
     return any(op.name == "dot" for op in walk(loop.regions[0]))
 
 
@@ -114,8 +111,9 @@ def _bytes(v: Value) -> int:
 
 
 def loaded(load: Op, threads: int, facts: dict[Value, AxisInfo]) -> int:
-    """Registers of a thread for what a load gives: elements of less than 32 bits take one each unless pairs of them,
-    and of their masks, are known to lie side by side."""
+    """A thread's registers for a load: elements below 32 bits take one each unless pairs of them, and of their masks,
+    are known to lie side by side.
+    """
     t = load.result.tile
     bits, d = max(8, elem_of(t).bits if not isinstance(elem_of(t), Ptr) else 64), len(t.shape) - 1
     info = facts[load.operands[0]]
@@ -125,13 +123,13 @@ def loaded(load: Op, threads: int, facts: dict[Value, AxisInfo]) -> int:
 
 
 def loads_of(block: Block) -> list[Op]:
-    """A block's own loads of tiles."""
     return [op for op in block.ops if op.name == "load" and isinstance(op.result.type, Tile)]
 
 
 def _loads_much(fn: Function, block: Block, threads: int) -> bool:
-    """Whether what a block loads, or what is folded, sorted or carried there, takes more registers than a thread has,
-    or a block of a descriptor more shared memory than there is."""
+    """Whether what is loaded, folded, sorted or carried takes more registers, or a descriptor's block more shared
+    memory, than there is.
+    """
     loads, most = loads_of(block), min(REGISTERS, SHARED // threads)
     if any(sum(_numbers(v, threads) for v in op.operands) > most for op in block.ops
            if in_lines(op) or op.name == "join"):
@@ -150,12 +148,12 @@ def _loads_much(fn: Function, block: Block, threads: int) -> bool:
 
 
 def _numbers(v: Value, threads: int) -> int:
-    """Registers of a thread for a tile whose elements are computed with."""
+    """A thread's registers for a tile that is computed with."""
     return prod(shape_of(v.type)) // threads * max(1, elem_of(v.type).bits // 32) if isinstance(v.type, Tile) else 0
 
 
 def _cost(op: Op, threads: int) -> int:
-    """Instructions of a thread for one op on tiles, about."""
+    """A thread's instructions for one op on tiles, about."""
     tiles = [v.type for v in (*op.results, *op.operands) if isinstance(v.type, Tile)]
     if op.name == "sort_runs":
         return 2 * len(exchanges(op)) * (tiles[0].numel // threads)

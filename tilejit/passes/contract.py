@@ -4,7 +4,7 @@
     %r = add %p, %c          ->
     %r = sub %p, %c                 %r = fma %a, %b, -%c
 
-LLVM calls it fp-contract=fast, Triton's option for it is `enable_fp_fusion` (here as there: on unless it is False).
+As LLVM's fp-contract=fast; on unless Triton's option `enable_fp_fusion` is False.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilejit.ir.types import DType, elem_of
 
 
 def contract(fn: Function) -> Function:
-    """Form `fma` in place; returns the function. Sum and product are in one block, so nothing lives longer for it."""
+    """Form `fma` where sum and product are in one block: nothing lives longer for it."""
     if not fn.attrs.get("enable_fp_fusion", True):
         return fn
     table = uses(fn.body)

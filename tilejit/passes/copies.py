@@ -1,12 +1,12 @@
 """Which loads through pointers can be asynchronous copies into shared memory.
 
 A load is marked with `copy`, the dimensions of its tile from fastest to slowest in memory, if `cp.async` can do it: a
-tile in a loop that computes a product (or that the author gave a depth), whose accesses are 4, 8 or 16 bytes a thread
-and whose masked elements are zeros. For the others of such loops the report says why not.
+tile in a loop with a product (or a depth), whose accesses are 4, 8 or 16 bytes a thread and whose masked elements are
+zeros. Others have a reason in the report.
 
     %a = load %p, %m {vec=8} : bf16[64x64, #l0]   ->   %a = load %p, %m {copy=(1, 0), vec=8} : bf16[64x64, #l0]
 
-Those that the author issues an iteration ahead, into registers, are marked with `ahead`.
+Those issued an iteration ahead, into registers, are marked with `ahead`.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = (4, 8, 16)
 
 
 def mark_copies(fn: Function) -> Function:
-    """Mark the loads that may be copies, in place; reasons against go to `attrs["report"]`."""
+    """Mark the loads that may be copies; reasons against go to the report."""
     if fn.attrs.get("num_ctas", 1) > 1:
         return fn
     loops = pipelined_loops(fn)
@@ -37,7 +37,7 @@ def mark_copies(fn: Function) -> Function:
 
 
 def mark_ahead(fn: Function) -> Function:
-    """Mark the loads of pipelined loops, of tiles and of numbers, that only the next iteration reads, in place."""
+    """Mark the loads of pipelined loops that only the next iteration reads."""
     loops = pipelined_loops(fn)
     for op in walk(fn.body):
         if op.name == "load" and loop_around(op) in loops and _is_ahead(op):
@@ -51,8 +51,7 @@ def _depth(fn: Function, op: Op) -> int | None:
 
 
 def pipelined_loops(fn: Function) -> set[Op]:
-    """The loops that ask for their loads ahead of time: by computing a product themselves, or by a depth of their own
-    (of 1: to leave them)."""
+    """The loops that compute a product themselves, or have a depth of their own (1: to leave them)."""
     loops = set()
     for op in walk(fn.body):
         if op.name in ("dot", "dot_fma") and (loop := loop_around(op)) is not None:
@@ -63,12 +62,12 @@ def pipelined_loops(fn: Function) -> set[Op]:
 
 
 def wants_copies(fn: Function, op: Op, loops: set[Op]) -> bool:
-    """Whether a load may become a copy; `loops`: the function's pipelined ones."""
+    """Whether a load may become a copy; `loops`: the pipelined ones."""
     return loop_around(op) in loops and _depth(fn, op) != 1 and not _is_ahead(op)
 
 
 def _is_ahead(load: Op) -> bool:
-    """Whether only the next iteration reads what is loaded: the author loads ahead already, into registers."""
+    """Whether only the next iteration reads what is loaded."""
     loop = loop_around(load)
     if loop is None or load.parent is not loop.regions[-1]:
         return False
@@ -82,7 +81,7 @@ def _is_ahead(load: Op) -> bool:
 
 
 def refused(op: Op) -> str:
-    """Why cp.async cannot do a load in any layout; empty if it may."""
+    """Why cp.async cannot do a load in any layout, or ""."""
     t = op.result.tile
     if not isinstance(t.elem, DType) or t.elem.kind == "bool":
         return f"elements of {t.elem} are not copied as they are"
@@ -94,7 +93,7 @@ def refused(op: Op) -> str:
 
 
 def copy_problem(op: Op) -> str:
-    """Why cp.async cannot do a load; empty if it can."""
+    """Why cp.async cannot do a load, or ""."""
     t = op.result.type
     if problem := refused(op):
         return problem
@@ -106,7 +105,7 @@ def copy_problem(op: Op) -> str:
 
 
 def memory_order(op: Op) -> tuple[int, ...]:
-    """The dimensions of a load's tile from fastest to slowest: first the one that its accesses run along."""
+    """A load's dimensions from fastest to slowest: first the one that its accesses run along."""
     t, layout = op.result.tile, op.result.layout
     rank = len(t.shape)
     fast = max(range(rank), key=lambda d: (layout.contiguous_registers(d), d))

@@ -1,6 +1,6 @@
 """`cluster_split="K"`: the CTAs of a cluster divide K, so each has a part of every product until the parts are summed.
 
-A product is a part, and so is what a loop carries from it. Wherever a part is used by anything but the next product,
+A product is a part, and so is what a loop carries from it. Where anything but the next product uses a part,
 `cluster_sum` takes its place: after the loop, if the loop does nothing else with it.
 
     %acc = for .. { .. yield %sum }         ->       %acc = for .. { .. yield %sum }
@@ -15,9 +15,7 @@ from tilejit.ir.report import Record
 
 
 def divide_k(fn: Function) -> Function:
-    """Insert the sums of all CTAs' parts, in place.
-
-    Raises CompilationError for a product that adds to something other than zeros or products."""
+    """Raises CompilationError for a product that adds to something other than zeros or products."""
     if not divides_k(fn):
         return fn
     table = uses(fn.body)
@@ -49,7 +47,7 @@ def divide_k(fn: Function) -> Function:
 
 
 def _parts(fn: Function, table: dict[Value, list[tuple[Op, int]]]) -> dict[Value, None]:
-    """Every value that is a CTA's part of a sum, in the order found."""
+    """Every value that is a CTA's part of a sum, in order."""
     found: dict[Value, None] = {}
     dots = [op for op in walk(fn.body) if op.name == "dot"]
     for op in dots:

@@ -1,8 +1,7 @@
 """Descriptor accesses merge the leading dimensions of their blocks where the kernel does.
 
-A block [1, M, K] or [2, N, K] of a rank-3 tensor that is used as a matrix [M, K] or [2 N, K] is loaded as that matrix
-(it lies so in shared memory anyway), so that products can read it in place; a matrix stored as such a block is stored
-directly. The TMA instruction keeps all coordinates.
+A block [1, M, K] or [2, N, K] used as a matrix [M, K] or [2 N, K] is loaded as that matrix (it lies so in shared
+memory), so that products can read it in place; stores alike. The TMA instruction keeps all coordinates.
 
     %t = desc_load %d, %b, %m, %k          : bf16[1x64x64]
     %a = reshape %t {shape=(64, 64)}               ->    %a = desc_load %d, %b, %m, %k {shape=(64, 64)}
@@ -16,7 +15,7 @@ from tilejit.ir.types import shape_of
 
 
 def flatten(fn: Function) -> Function:
-    """Rewrite, in place, accesses whose tiles are only reshaped between block and matrix; returns the function."""
+    """Rewrite accesses whose tiles are only reshaped between block and matrix."""
     table = uses(fn.body)
     mapping: dict[Value, Value] = {}
     gone: set[Op] = set()
@@ -46,7 +45,6 @@ def flatten(fn: Function) -> Function:
 
 
 def merges_leading(block: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether `shape` is `block` with its first dimensions merged into one, or (of size 1) left out; the innermost one
-    stays, as rows of a block in shared memory are its rows."""
+    """Whether `shape` is `block` with its first dimensions merged, or (of size 1) left out; the innermost one stays."""
     return 0 < len(shape) < len(block) and block[len(block) - len(shape) + 1:] == shape[1:] \
         and prod(block) == prod(shape) and shape[-1] == block[-1]

@@ -4,9 +4,8 @@
     %m = div %a, %n                               ->      %m = div %a, %n
     %b = reduce %y {axis=0} : fp32 {..add..}
 
-Of tiles of equal shape and layout, in one block, with nothing between that needs the first one's result but arithmetic.
-Kernels with products keep theirs: what overlaps there is the scheduler's. So do rows that stay in shared memory, whose
-reductions share passes over them (`schedule/strips.py`).
+Of tiles of equal shape and layout, in one block, with nothing but arithmetic between that needs the first one's result.
+Not in kernels with products, and of rows that stay in shared memory (`schedule/strips.py`).
 """
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from tilejit.ir.types import Tile
 
 
 def merge_folds(fn: Function) -> Function:
-    """Merge reductions, in place."""
     reduces = [op for op in walk(fn.body) if op.name == "reduce"]
     if len(reduces) < 2 or any("dot" in op.name for op in walk(fn.body)):
         return fn
@@ -49,7 +47,7 @@ def _other(block: Block, first: Op) -> tuple[Op, list[Op]] | None:
 
 
 def _plain(op: Op) -> bool:
-    """Whether a reduction's sides may be swapped, so that nobody asks which one is whose: sums, least and greatest."""
+    """Whether a reduction's sides may be swapped: sums, least and greatest."""
     region, n = op.regions[0], len(op.results)
     return len(region.ops) == n + 1 and all(
         x.name in ("minimum", "maximum") or "commutative" in x.define.traits for x in region.ops[:-1])
@@ -62,7 +60,6 @@ def _alike(one: Op, two: Op) -> bool:
 
 
 def _merge(fn: Function, block: Block, first: Op, second: Op, moved: list[Op]) -> Op:
-    """Put one reduction in the place of the second."""
     ops, made = block.ops, Block()
     whole = joined([first, second], [*first.operands, *second.operands], Builder(made, loc=second.loc))
     gone = {first, *moved}

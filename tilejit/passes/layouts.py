@@ -1,19 +1,16 @@
 """Gives every tile in registers a layout, and `convert` ops where two layouts meet.
 
-Before: no tile has a layout. After: every tile has one, except blocks that wgmma reads in place from shared
-memory (results of `desc_load` and `trans` whose every use is a `dot` operand).
+Blocks that wgmma reads in place from shared memory (results of `desc_load` and `trans` whose every use is a `dot`
+operand) get none.
 
-1. Cheap values (ranges, splats, arithmetic on them) are cloned for each use (`layouts_copies.py`), so each
-   copy takes the layout of its user instead of being converted.
-2. Anchors, strongest first: accumulators of products, then their first operands where those are computed
-   (`layouts_products.py`), then global accesses, inner loops and large tiles first
-   (coalesced, as wide as the axis facts allow, `layouts_access.py`), then blocks that TMA moves. Each layout
-   spreads to its neighbours through elementwise ops, shape ops, loops and branches (`layouts_rules.py`), until
-   it meets a tile that has one. It enters an access only if that costs no more than a conversion would.
-3. What is left takes the default blocked layout, large tiles first.
-4. Where an operand's layout is not the one its op needs, a `convert` is inserted, and moved to where it moves
-   the fewest bytes (`layouts_convert.py`).
-5. Equal copies are merged again, and memory ops learn their vector width (`vec`).
+1. Cheap values (ranges, splats, arithmetic on them) are cloned for each use (`layouts_copies.py`): each copy takes its
+user's layout. 2. Anchors, strongest first: accumulators of products, then their first operands where those are computed
+(`layouts_products.py`), then global accesses, inner loops and large tiles first (coalesced, as wide as the axis facts
+allow, `layouts_access.py`), then blocks that TMA moves. Each layout spreads to its neighbours through elementwise ops,
+shape ops, loops and branches (`layouts_rules.py`), until it meets a tile that has one. It enters an access only if that
+costs no more than a conversion would. 3. What is left takes the default blocked layout, large tiles first. 4. Where an
+operand's layout is not the one its op needs, a `convert` is inserted, and moved to where it moves the fewest bytes
+(`layouts_convert.py`). 5. Equal copies are merged again, and memory ops learn their vector width (`vec`).
 
     %x = load %p : fp32[64x64]              %x = load %p {vec=4} : fp32[64x64, #l1]
     %y = add %acc, %x              ->       %0 = convert %x : fp32[64x64, #l0]
@@ -51,7 +48,7 @@ from tilejit.passes.products import choose_units
 
 
 def assign_layouts(fn: Function) -> Function:
-    """Assign layouts in place; appends the conversions that remain to `attrs["report"]`."""
+    """The conversions that remain go to the report."""
     split_cheap(fn)
     choose_units(fn)
     mark_reductions(fn)
@@ -84,7 +81,6 @@ class Assignment:
         self.queue: deque[Value] = deque()
 
     def run(self) -> dict[Value, LinearLayout]:
-        """All layouts, by value."""
         for op in self.ops:
             if op.define.layout == "product":
                 self.set(op.result, self.accumulator(op))
@@ -127,7 +123,6 @@ class Assignment:
             self.spread()
 
     def accumulator(self, dot: Op) -> LinearLayout:
-        """The layout that the tensor cores give a product."""
         shape = dot.result.tile.shape
         try:
             if dot.name == "dot_fma":
@@ -149,7 +144,7 @@ class Assignment:
             raise CompilationError(f"dot: {e}", dot.loc) from None
 
     def feeds_product(self, dot: Op) -> bool:
-        """Whether the result of a product, or what follows from it by elementwise ops, is another's left operand."""
+        """Whether a product's result, perhaps after elementwise ops, is another's left operand."""
         def follows(v: Value) -> list[Value]:
             return [r for user, _ in self.uses.get(v, ())
                     if "elementwise" in user.define.traits and user.parent is dot.parent for r in user.results]
@@ -175,14 +170,14 @@ class Assignment:
             raise _no_layout(access.operands[0].tile, e, access) from None
 
     def in_shared(self, v: Value) -> bool:
-        """True for blocks that only products read, in place."""
+        """Whether only products read a block, in place."""
         if not _loaded_block(v):
             return False
         return all((u.name == "dot" and i < 2 and ("unit" not in u.attrs or self.by_matrices(v, i)))
                    or (u.name == "trans" and self.in_shared(u.result)) for u, i in self.uses.get(v, ()))
 
     def by_matrices(self, v: Value, index: int) -> bool:
-        """Whether ldmatrix can read an operand of mma.sync from the slot of its load (see `reads_slot`)."""
+        """Whether ldmatrix can read an operand of mma.sync from its load's slot (see `reads_slot`)."""
         transposed = False
         while isinstance(v.op, Op) and v.op.name == "trans":
             v, transposed = v.op.operands[0], not transposed
@@ -197,13 +192,12 @@ class Assignment:
             self.queue.append(member)
 
     def set_all(self, values: Iterable[Value], layout: LinearLayout) -> None:
-        """`set` for several values."""
         for v in values:
             if v not in self.chosen:
                 self.set(v, layout)
 
     def spread(self) -> None:
-        """Carry chosen layouts to neighbours, through the ops that made and that use a value, until nothing changes."""
+        """Carry layouts through the ops that make and use values, until nothing changes."""
         while self.queue:
             v = self.queue.popleft()
             layout = self.chosen[v]
@@ -215,7 +209,7 @@ class Assignment:
                 self.from_operand(op, index, v, layout)
 
     def from_result(self, op: Op, v: Value, layout: LinearLayout) -> None:
-        """Set what v's layout says about the operands of the op that made it."""
+        """Set what v's layout says about the operands of its op."""
         kind = op.define.layout
         if kind == "flow":
             self.set_all(handed_over(op, v), layout)
@@ -234,7 +228,7 @@ class Assignment:
                     self.set(x, found)
 
     def from_operand(self, op: Op, index: int, v: Value, layout: LinearLayout) -> None:
-        """Set what v's layout says about the other operands and the results of a user of v."""
+        """Set what v's layout says about a user's other operands and results."""
         kind = op.define.layout
         if kind == "flow":
             into = edge_at(op, index)
@@ -284,20 +278,20 @@ def _no_layout(t: Tile, why: ValueError, op: object) -> CompilationError:
 
 
 def _arrives_in_shared(v: Value) -> bool:
-    """Whether a dot operand is read from a ring (perhaps transposed or cast on the way): in any layout alike."""
+    """Whether a dot operand is read from a ring (perhaps transposed or cast): in any layout alike."""
     while isinstance(v.op, Op) and (v.op.name == "trans" or v.op.name == "cast"):
         v = v.op.operands[0]
     return isinstance(v.op, Op) and v.op.define.layout == "block"
 
 
 def _weight(access: Op) -> tuple[int, int]:
-    """How much an access matters: the loops around it, then the bytes that it moves."""
+    """How much an access matters: loops around it, then bytes."""
     t = access.operands[0].tile
     return loops_around(access), t.numel * t.elem.elem.bytes  # type: ignore[union-attr]
 
 
 def _loaded_block(v: Value) -> bool:
-    """True for a matrix that a descriptor loads, and for transposes of one."""
+    """Whether a descriptor loads the matrix, perhaps transposed."""
     op = v.op
     if not isinstance(op, Op) or not isinstance(v.type, Tile) or len(v.type.shape) != 2:
         return False

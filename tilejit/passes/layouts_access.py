@@ -1,4 +1,4 @@
-"""Global accesses and layouts: the coalesced layout of an access, and what an access costs in another one."""
+"""Global accesses and layouts: an access's coalesced layout, and its cost in another one."""
 from __future__ import annotations
 
 from functools import lru_cache
@@ -23,7 +23,7 @@ LEAST_DIVIDED, LEAST_BESIDE_PRODUCTS = 128, 512
 
 
 class Accesses:
-    """All accesses of a function through tiles of pointers."""
+    """All accesses through tiles of pointers."""
 
     def __init__(self, fn: Function, facts: Facts):
         self.warps: int = total_warps(fn)
@@ -61,9 +61,10 @@ class Accesses:
         return min(access_width(op, self.facts, fastest(op, self.facts)), spread)
 
     def _of_whole_sectors(self, shape: tuple[int, ...], dim: int) -> int:
-        """Elements an access of a shape. Where the widest of them has others write 16 bytes of each 32 or more that a
-        thread holds (fp32 sums of bf16 numbers), it is as many as make all of them least work: a sector that is written
-        in two instructions is moved twice. (Behind a loop over others they matter little.)"""
+        """Elements an access of a shape. Where the widest has others write 16 bytes of each 32 or more that a thread
+        holds (fp32 sums of bf16 numbers), as many as make all of them least work: a sector written in two instructions
+        is moved twice.
+        """
         widest = self.widths[shape, dim]
         ops = [op for op in self.ops if op.operands[0].tile.shape == shape and fastest(op, self.facts) == dim]
         deepest = max(map(loops_around, ops))
@@ -78,9 +79,10 @@ class Accesses:
         return widths[work.index(min(work))]
 
     def of_ctas(self, shape: tuple[int, ...]) -> tuple[Basis, ...]:
-        """What the CTAs of a cluster hold of a tile that nothing else decides: parts of its longest dimension; all of
-        a small one; of a long row strips in turn, 16 bytes a thread, so that all have as much of one that ends
-        somewhere in its tile. (Products decide how CTAs divide what is computed from them.)"""
+        """What the CTAs of a cluster hold of a tile that nothing else decides: parts of its longest dimension; all of a
+        small one; of a long row strips in turn, 16 bytes a thread, so that all have as much of one that ends within its
+        tile.
+        """
         d = max(range(len(shape)), key=lambda i: (shape[i], i), default=0)
         if not shape or shape[d] < (LEAST_BESIDE_PRODUCTS if self.products else LEAST_DIVIDED) * self.ctas:
             return copies(len(shape), self.ctas)
@@ -90,8 +92,9 @@ class Accesses:
         return parts_of(shape, d, self.ctas)
 
     def coalesced(self, op: Op, near: LinearLayout | None = None) -> LinearLayout:
-        """Neighbouring threads on neighbouring addresses; if that costs nothing, with the warps of `near`,
-        so that a tile in that layout need not leave its warp. CTAs hold what they hold of `near`, or all."""
+        """Neighbouring threads on neighbouring addresses; at no cost, with the warps of `near`, so that a tile in that
+        layout need not leave its warp. CTAs hold what they hold of `near`, or all.
+        """
         t = op.operands[0].tile
         dim = fastest(op, self.facts)
         order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
@@ -112,8 +115,9 @@ class Accesses:
         return best
 
     def turned(self, op: Op, held: LinearLayout | None) -> LinearLayout | None:
-        """The layout of a store nearest to that of its value in which every thread writes whole vectors: lanes that
-        hold a vector's neighbours exchange them for other registers. None where they cannot, or hold vectors."""
+        """The layout of a store nearest to its value's in which threads write whole vectors: lanes with a vector's
+        neighbours exchange them for other registers. None where they cannot, or hold vectors.
+        """
         if op.name != "store" or held is None or held.odd_dims or held.rank < 2 or held.zero_bits("lane"):
             return None
         t, dim = op.operands[0].tile, fastest(op, self.facts)
@@ -121,14 +125,14 @@ class Accesses:
         return with_vectors(held, dim, width) if held.contiguous_registers(dim) < width else None
 
     def narrower(self, op: Op, layout: LinearLayout) -> bool:
-        """Whether a value's layout has threads write parts of vectors only, where exchanging registers mends that."""
+        """Whether threads would write parts of vectors, where exchanging registers mends that."""
         better = self.turned(op, layout)
         return better is not None and self.cycles(op, better) <= self.cycles(op, layout)
 
     def cycles(self, op: Op, layout: LinearLayout) -> float:
-        """Cycles of one warp for the access in this layout: each instruction takes one per cache line that it
-        touches, or one per sector written or two sectors read, if that is more; and with a mask at least two more, for
-        the predicate and for what is there without the access."""
+        """Cycles of one warp: an instruction takes one per cache line that it touches, or one per sector written or two
+        sectors read, if that is more; with a mask at least two more.
+        """
         t = op.operands[0].tile
         elem = elem_of(t)
         assert isinstance(elem, Ptr)
@@ -141,12 +145,11 @@ class Accesses:
 
 
 def loops_around(op: Op) -> int:
-    """How many loops are around an op."""
     return sum("loop" in x.define.traits for x in enclosing(op))
 
 
 def _bytes(op: Op) -> int:
-    """Bytes of an element that an access reads or writes."""
+    """Of an element that is accessed."""
     elem = elem_of(op.operands[0].type)
     assert isinstance(elem, Ptr)
     return elem.elem.bytes
@@ -166,7 +169,8 @@ def _distinct(layout: LinearLayout, info: AxisInfo, dim: int, elem_bytes: int, u
 @lru_cache(maxsize=1024)
 def with_vectors(held: LinearLayout, dim: int, width: int) -> LinearLayout | None:
     """The layout, with registers and lanes exchanged, whose low registers are `width` neighbours along `dim`; None
-    where other warps hold some, or the thread has no register to give."""
+    where other warps hold some, or the thread has no register to give.
+    """
     registers, lanes = list(held.bases_of("register")), list(held.bases_of("lane"))
     vector = [tuple(1 << i if d == dim else 0 for d in range(held.rank)) for i in range(width.bit_length() - 1)]
     free = [b for b in registers if b not in vector]
@@ -184,14 +188,13 @@ def with_vectors(held: LinearLayout, dim: int, width: int) -> LinearLayout | Non
 
 
 def fastest(op: Op, facts: Facts) -> int:
-    """The dimension along which an access's addresses are contiguous, the last of equals."""
+    """The dimension along which an access is contiguous, the last of equals."""
     run = facts[op.operands[0]].contiguity
     return max(range(len(run)), key=lambda d: (run[d], d))
 
 
 def access_width(op: Op, facts: Facts, dim: int) -> int:
-    """Elements per instruction of a load or store along `dim`; atomics go one by one, unless they are reductions
-    that take vectors."""
+    """Elements per instruction along `dim`; atomics go one by one, unless reductions take vectors."""
     elem = elem_of(op.operands[0].type)
     assert isinstance(elem, Ptr)
     if "atomic" in op.define.traits and not op.attrs.get("unread"):
@@ -201,7 +204,6 @@ def access_width(op: Op, facts: Facts, dim: int) -> int:
 
 
 def mask_of(op: Op) -> Value | None:
-    """The mask of a load, a store or an atomic, if it has one."""
     named = op.define.operands
     at = named.index("mask?") if "mask?" in named else len(op.operands)
     return op.operands[at] if len(op.operands) > at else None
@@ -219,9 +221,10 @@ def mark_reductions(fn: Function) -> None:
 
 
 def set_vectors(fn: Function, facts: Facts) -> None:
-    """The `vec` attribute of loads and stores: elements per instruction in their final layout; `runs` of compares.
+    """`vec` of loads and stores: elements per instruction in their final layout; `runs` of compares.
 
-    `facts` are those of before conversions were put in, which they add theirs to."""
+    `facts` are from before conversions, whose facts are added.
+    """
     for op in walk(fn.body):
         if op.name == "convert":
             facts[op.result] = facts[op.operands[0]]

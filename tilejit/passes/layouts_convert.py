@@ -1,7 +1,5 @@
-"""`convert` ops: put where two layouts meet, then moved to where the fewest bytes change layout.
-
-`insert` makes the function right; `improve` makes it cheaper: a conversion moves before a broadcast or a
-widening cast, after a narrowing cast, and is dropped where it has become the identity.
+"""`convert` ops: `insert` puts them where two layouts meet; `improve` moves one before a broadcast or a widening cast,
+after a narrowing cast, and drops it where it is the identity.
 """
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from tilejit.passes.layouts_rules import backward, natural, wanted
 
 
 def insert(fn: Function) -> None:
-    """A `convert` for every result and operand whose layout is not the one its op works in."""
+    """For every result and operand whose layout is not the one its op works in."""
     made = [(op, layout) for op in walk(fn.body) if (layout := natural(op)) is not None
             and any(isinstance(r.type, Tile) and r.type.layout != layout for r in op.results)]
     table = uses(fn.body) if made else {}
@@ -47,7 +45,6 @@ def _converted(op: Op, v: Value, layout: LinearLayout) -> Value:
 
 
 def improve(fn: Function) -> None:
-    """Move conversions to narrower or smaller tiles, until none moves; drop those without effect or use."""
     changed = True
     while changed:
         changed = False
@@ -77,7 +74,8 @@ def _dropped(fn: Function, op: Op, table: dict) -> bool:
 
 def _before(fn: Function, op: Op, table: dict) -> bool:
     """convert(f(x)) -> f(convert(x)) where x's tiles are smaller, or f renames the elements of a load, and only the
-    conversion uses f(x), unless more threads would then compute f of an element."""
+    conversion uses f(x), unless more threads would then compute f of an element.
+    """
     source, layout = op.operands[0], op.result.tile.layout
     maker = source.op
     assert layout is not None
@@ -106,13 +104,14 @@ def _before(fn: Function, op: Op, table: dict) -> bool:
 
 
 def _is_loaded(v: Value) -> bool:
-    """Whether a value is a load: if it goes through shared memory, a conversion next to it is one more read there."""
+    """A load through shared memory would have one more read beside a conversion."""
     return isinstance(v.op, Op) and v.op.define.effects == {"read"}
 
 
 def _after(fn: Function, op: Op, table: dict) -> bool:
-    """f(convert(x)) -> convert(f(x)) where f, the only user, makes narrower elements of it alone, or computes f of an
-    element in fewer threads."""
+    """f(convert(x)) -> convert(f(x)) where f, the only user, makes narrower elements of it alone, or fewer threads then
+    compute f of an element.
+    """
     users = table[op.result]
     user = users[0][0]
     if len(users) != 1 or len(user.results) != 1 or user.regions or user.parent is not op.parent \

@@ -1,4 +1,4 @@
-"""Copies of cheap values: made so that each use may have its own layout, merged where they end up equal."""
+"""Copies of cheap values: each use may have its own layout; merged where they end up equal."""
 from __future__ import annotations
 
 from tilejit.ir import Block, Function, Op, Value, clone_op, computes, uses, walk
@@ -9,7 +9,7 @@ _MOST_OPS = 48
 
 
 def split_cheap(fn: Function) -> None:
-    """Clone cheap tile ops (ranges, splats, arithmetic on them) until each has one user."""
+    """Clone cheap tile ops until each has one user."""
     size: dict[Op, int] = {}          # ops to compute the value anew
     for op in walk(fn.body):
         if len(op.results) != 1 or not isinstance(op.results[0].type, Tile) or not op.define.pure \
@@ -24,7 +24,7 @@ def split_cheap(fn: Function) -> None:
 
 
 def _split(block: Block, size: dict[Op, int], table: dict[Value, list[tuple[Op, int]]]) -> None:
-    """Backwards, so that the operands of a copy are split in their turn; `table`: the uses of every value."""
+    """Backwards, so that the operands of a copy are split in their turn."""
     out: list[Op] = []
     for op in reversed(block.ops):
         for region in reversed(op.regions):
@@ -48,7 +48,8 @@ def _split(block: Block, size: dict[Op, int], table: dict[Value, list[tuple[Op, 
 def merge_copies(block: Block, seen: dict[tuple, Value], mapping: dict[Value, Value]) -> None:
     """Give equal pure ops (same operands, attributes and layouts) one result; inner blocks see outer ones.
 
-    `seen`: values of the blocks around by what they are; `mapping`: replaced values, in blocks around and before."""
+    `seen`: values of the blocks around by what they are; `mapping`: replaced values.
+    """
     kept: list[Op] = []
     here: list[tuple] = []
     for op in block.ops:

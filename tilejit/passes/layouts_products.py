@@ -1,4 +1,4 @@
-"""First operands of products that are computed: they stay in registers, in the layout that wgmma reads them in."""
+"""First operands of products that are computed stay in registers, in the layout that wgmma reads."""
 from __future__ import annotations
 
 from tilejit.ir import Op, Value, reached
@@ -12,10 +12,10 @@ MOST_WORDS, MOST_REGISTERS = 64, 192
 
 
 def fragments(dot: Op, num_warps: int) -> LinearLayout | None:
-    """The layout in which wgmma takes a product's first operand from registers; None where it should not.
-
-    It should not where several warps would hold the same rows (each would compute all of them), where the registers
-    are too few, and where the operand comes element by element from global memory: that is read in another layout."""
+    """The layout in which wgmma takes a product's first operand from registers; None where it should not: where several
+    warps would hold the same rows, where registers are too few, and where the operand comes by elements from global
+    memory.
+    """
     a, acc = dot.operands[0].type, dot.result.type
     assert isinstance(a, Tile) and isinstance(acc, Tile) and isinstance(a.elem, DType)
     try:
@@ -30,8 +30,9 @@ def fragments(dot: Op, num_warps: int) -> LinearLayout | None:
 
 
 def in_other_order(dot: Op) -> LinearLayout | None:
-    """The layout in which wgmma takes a product's first operand from registers, where each thread has its elements in
-    another order: then other names of registers are all that it takes. None otherwise."""
+    """That layout, where each thread has its elements in another order: then other names of registers are all that it
+    takes. None otherwise.
+    """
     a = dot.operands[0].type
     assert isinstance(a, Tile) and isinstance(a.elem, DType)
     if dot.name != "dot" or a.layout is None:

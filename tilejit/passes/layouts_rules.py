@@ -1,8 +1,8 @@
-"""How layouts follow from one another through ops: the rules that `layouts.py` applies.
+"""How layouts follow from one another through ops.
 
-A result's layout may decide its operands' (`backward`), an operand's its results' (`forward`); control flow
-ties values together (`same_layout`, `handed_over`); and for every op in its final layouts, `wanted` says in
-which layout it needs each operand and `natural` in which it produces its results.
+A result's layout may decide its operands' (`backward`), an operand's its results' (`forward`); control flow ties values
+together (`same_layout`, `handed_over`); in final layouts `wanted` says in which layout an op needs each operand and
+`natural` in which it produces its results.
 """
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from tilejit.passes.layouts_products import in_other_order
 
 
 def layout_of(v: Value) -> LinearLayout | None:
-    """The layout of a tile, or None."""
     return v.type.layout if isinstance(v.type, Tile) else None
 
 
 def backward(op: Op, layout: LinearLayout) -> LinearLayout | None:
-    """The layout of an op's operand that gives its (first) result this one; None if none does."""
+    """The operand's layout that gives the (first) result this one, or None."""
     rule = op.define.backward
     return rule(op, layout) if rule is not None else None
 
 
 def forward(op: Op, layout: LinearLayout) -> LinearLayout | None:
-    """The layout of an op's results that its operand's gives; None if the op leaves it open."""
+    """The results' layout that the operand's gives; None if the op leaves it open."""
     rule = op.define.forward
     return rule(op, layout) if rule is not None else None
 
 
 # -- control flow -----------------------------------------------------------------------------------------
 def same_layout(op: Op) -> list[list[Value]]:
-    """Groups of values that cannot but share a layout: what a loop carries, both halves of a split."""
+    """Groups of values that share a layout: what a loop carries, both halves of a split."""
     if op.name == "split":
         return [list(op.results)]
     return [[*e.args, e.result] for e in edges(op) if e.args]
 
 
 def handed_over(op: Op, v: Value) -> list[Value]:
-    """The other ends of a loop's or branch's edges at v: initial, carried, yielded and result values."""
+    """The other ends of a loop's or branch's edges at v."""
     return [x for e in edges(op) if v in e.values for x in e.values if x is not v]
 
 
 # -- what an op needs ---------------------------------------------------------------------------------------
 def wanted(op: Op) -> dict[int, LinearLayout]:
-    """For each tile operand that must have a certain layout: its index and that layout."""
+    """Operands that must have a certain layout: index and layout."""
     targets: dict[int, LinearLayout | None] = {}
     kind = op.define.layout
     if kind == "same":
@@ -77,13 +76,13 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
 
 
 def operand_layout(dot: Op, index: int, accumulator: LinearLayout) -> LinearLayout:
-    """The layout in which mma.sync takes operand 0 or 1 of a product with that accumulator."""
+    """In which mma.sync takes operand 0 or 1 of a product with that accumulator."""
     t = dot.operands[index].tile
     return mma_operand(accumulator, index, t.shape[-2 if index else -1], t.elem.bits // 8)
 
 
 def natural(op: Op) -> LinearLayout | None:
-    """The layout in which an op produces its results, where its first operand decides it."""
+    """In which an op produces its results, where its first operand decides it."""
     source = layout_of(op.operands[0]) if op.operands else None
     if op.define.layout in ("access", "picks") or source is None:
         return source

@@ -6,10 +6,9 @@
     }                                                   yield %h * %x, %n
                                                       }
 
-A recurrence over time takes a load's whole latency for every step, however few numbers it loads; with `d` iterations
-under way it takes 1 / (d + 1) of it. Done where registers for that are few: tiles of a few elements a thread, in loops
-without products (their loads go through shared memory, `copies.py`) and without loops inside. A load under a condition
-is issued where the condition will hold. Works on tiles with layouts, which say how many registers a thread needs.
+A recurrence takes a load's whole latency for every step; with `d` iterations under way it takes 1 / (d + 1) of it. Done
+where registers for that are few: tiles of a few elements a thread, in loops without products (`copies.py`) and inner
+loops. A load under a condition is issued where the condition will hold. Works on tiles with layouts.
 """
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ TRIPS = 8
 
 
 def load_ahead(fn: Function) -> Function:
-    """Issue loads ahead, in place; the report says of which loops. Returns the function."""
+    """Issue loads ahead; the report says of which loops."""
     pipelined = pipelined_loops(fn)
     for loop in [op for op in listed(fn.body) if op.name == "for" and op not in pipelined]:
         if any("loop" in op.define.traits for op in walk(loop.regions[0])):
@@ -50,7 +49,7 @@ def load_ahead(fn: Function) -> Function:
 
 @dataclass
 class _Load:
-    """A load of a loop, and the condition that it is under: (value, whether it is to hold)."""
+    """A load of a loop, and its condition: (value, whether it is to hold)."""
 
     op: Op
     under: tuple[Value, bool] | None
@@ -77,7 +76,7 @@ def _early(op: Op, loop: Op) -> _Load | None:
 
 
 def _depth(fn: Function, loop: Op, loads: list[_Load]) -> int:
-    """How many iterations ahead the loads of a loop are issued; none where one iteration is all there is."""
+    """How many iterations ahead a loop's loads are issued; none where one iteration is all there is."""
     if not loads:
         return 0
     each = sum(max(1, size(x.op.result)) for x in loads)
@@ -94,14 +93,12 @@ def _depth(fn: Function, loop: Op, loads: list[_Load]) -> int:
 
 
 class _Loop:
-    """One loop that is rewritten."""
-
     def __init__(self, fn: Function, loop: Op, loads: list[_Load], found: Ahead, depth: int):
         self.fn, self.loop, self.loads, self.found, self.depth = fn, loop, loads, found, depth
         self.down = isinstance(step := const_of(loop.operands[2]), int) and step < 0
 
     def rewrite(self) -> None:
-        """Loads of the first iterations before the loop, those of later ones in it."""
+        """Loads of the first iterations before the loop, later ones in it."""
         loop, body = self.loop, self.loop.regions[0]
         lo, _, step = loop.operands[:3]
         b = beside(loop)
@@ -127,7 +124,7 @@ class _Loop:
         loop.add_results(v.type for v in (*carried, *queue))
 
     def issue(self, at: Value, carried: list[Value], b: Builder) -> tuple[list[Value], list[Value]]:
-        """The loads of the iteration `at`, if there is one, and what is carried on to the next."""
+        """The loads of the iteration `at`, if there is one, and what is carried on."""
         body = self.loop.regions[0]
         env = {body.args[0]: at, **{e.args[0]: now for e, now in zip(self.found.carried, carried)}}
         inside = b("cmp", at, self.loop.operands[1], pred="gt" if self.down else "lt")

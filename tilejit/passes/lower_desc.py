@@ -1,22 +1,20 @@
 """Descriptors that TMA cannot serve become pointer tiles.
 
-A descriptor stays when the host can build its tensor map before the launch: a kernel argument,
-or a `make_desc` on a pointer argument whose sizes and strides are constants, scalar arguments
-and simple arithmetic on them. Every other one, one marked `no_tma`, and one known to break TMA's
-rules (innermost stride 1, the others multiples of 16 bytes, base aligned to 16 bytes, innermost
-block of at least 16 bytes, and vectors that divide into boxes; CUDA driver API, cuTensorMapEncodeTiled; blocks that
-start at multiples of 16 bytes and, when written, not before the tensor: else a Hopper GPU stops) is read and written
-through pointers with 64-bit offsets and a mask against the sizes. Each such descriptor gets a line in
-`attrs["report"]`. "Known" means a constant, or an argument whose `divisible` attribute is
-present and too small: a specialisation gives the power of two, at most 16, that divides the
-argument; without the attribute TMA is assumed.
+A descriptor stays when the host can build its tensor map before the launch: a kernel argument, or a `make_desc` on a
+pointer argument whose sizes and strides are simple arithmetic on constants and scalar arguments. Others, those marked
+`no_tma`, and those known to break TMA's rules (innermost stride 1, the others multiples of 16 bytes, base aligned to 16
+bytes, innermost block of at least 16 bytes, and vectors that divide into boxes; CUDA driver API,
+cuTensorMapEncodeTiled; blocks that start at multiples of 16 bytes and, when written, not before the tensor: else a
+Hopper GPU stops) are read and written through pointers with 64-bit offsets and a mask, and have a line in the report.
+"Known" means a constant, or an argument whose `divisible` attribute (the power of two, at most 16, that divides it) is
+too small; without one TMA is assumed.
 
 A descriptor of numbers that only the program knows, which a loop behind it uses, is written by the program
-(`write_desc`). Numbers that were loaded are taken to fit TMA, and checked.
+(`write_desc`), which checks that loaded numbers fit TMA.
 
-TMA writes whole units of 16 bytes, also where the tensor ends within one (measured on an H200). A store or atomic
-through a tensor whose rows are not known to end with a unit goes by TMA as far as their whole units go, through a
-second descriptor, and what is left of a row through pointers, by the programs whose blocks have it:
+TMA writes whole units of 16 bytes. A store or atomic through a tensor whose rows are not known to end with a unit goes
+by TMA as far as their whole units go, through a second descriptor; the programs with the rest of a row write it through
+pointers:
 
     desc_store %c, %x, %m, %n     ->    %w = make_desc (desc_base %c), M, N / 8 * 8, ...
                                         desc_store %w, %x, %m, %n
@@ -43,7 +41,7 @@ ENDLESS = 2 ** 31 - 1
 
 @dataclass
 class _Parts:
-    """A descriptor in values: base pointer, sizes (int32 or int64), int64 strides, padding."""
+    """Base pointer, sizes (int32 or int64), int64 strides, padding."""
 
     base: Value
     shape: list[Value]
@@ -52,7 +50,7 @@ class _Parts:
 
 
 def lower_desc(fn: Function) -> Function:
-    """Rewrite, in place, every use of a descriptor that TMA cannot serve; returns the function."""
+    """Rewrite every use of a descriptor that TMA cannot serve."""
     pass_ = _Lowering(fn)
     for op in list(walk(fn.body)):  # all before the first rewrite: the facts are those of the whole function
         if op.name == "make_desc":
@@ -63,8 +61,7 @@ def lower_desc(fn: Function) -> Function:
 
 
 def why_pointers(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> str | None:
-    """Why a descriptor cannot be a tensor map made on the host, or None if it can; `facts`: of those that may
-    be anywhere."""
+    """Why a descriptor cannot be a tensor map made on the host, or None; `facts`: of those that may be anywhere."""
     t = desc.desc
     if not t.tma:
         return "TMA is turned off for it"
@@ -134,7 +131,7 @@ def _unknown(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> str 
 
 
 def _misplaced(op: Op, t: Desc) -> str | None:
-    """Why TMA cannot take a block at the offsets of this use, as far as they are constants."""
+    """Why TMA cannot take a block at these offsets, as far as they are constants."""
     offsets = [const_of(v) for v in op.operands[-len(t.block_shape):]]
     inner = offsets[-1]
     if "query" in op.define.traits:
@@ -147,14 +144,14 @@ def _misplaced(op: Op, t: Desc) -> str | None:
 
 
 def _divisible(v: Value, fn: Function) -> int | None:
-    """What this specialisation says divides an argument, at most 16; None where it says nothing."""
+    """What the specialisation says divides an argument, at most 16, or None."""
     while isinstance(v.op, Op) and v.op.name == "cast":
         v = v.op.operands[0]
     return fn.arg_attrs[v.index].get("divisible") if v.op is fn.body else None
 
 
 def _not_on_host(v: Value, fn: Function) -> str | None:
-    """The op that keeps a scalar from being computed before the launch, if there is one."""
+    """The op that keeps a scalar from being computed before the launch, if any."""
     if not isinstance(v.op, Op):
         return None if v in fn.body.args else "a value carried by a loop"
     if v.op.name == "const":
@@ -206,7 +203,7 @@ class _Lowering:
         block.ops.remove(op)
 
     def reason(self, desc: Value) -> str | None:
-        """Why this descriptor goes through pointers; decided, and reported, once. Empty: the chip has no TMA at all."""
+        """Why this descriptor goes through pointers; decided, and reported, once. Empty: the chip has no TMA."""
         if desc not in self.reasons:
             if isinstance(desc.op, Block) and desc.op is not self.fn.body or \
                     isinstance(desc.op, Op) and desc.op.name != "make_desc":
@@ -224,7 +221,7 @@ class _Lowering:
         return self.reasons[desc]
 
     def written(self, desc: Value, made: Op, why: str) -> str | None:
-        """Let the program write a descriptor that the host cannot make; why it goes through pointers if it cannot."""
+        """Let the program write a descriptor that the host cannot make, or say why it goes through pointers."""
         t = desc.desc
         other = None if target_of(self.fn).hopper else "the chip has no TMA"
         other = other or against_a_rule(made, t, self.fn) or self.writing.why_not(desc, made)
@@ -242,7 +239,7 @@ class _Lowering:
         self.fn.say(kind, f"descriptor {desc.name or '(unnamed)'}{at} {what}", desc.name or "")
 
     def ragged(self, desc: Value) -> bool:
-        """Whether rows of the tensor may end within a unit of 16 bytes."""
+        """Whether rows may end within a unit of 16 bytes."""
         t = desc.desc
         if not isinstance(desc.op, Op):
             return bool(self.fn.arg_attrs[desc.index].get("ragged"))
@@ -251,8 +248,9 @@ class _Lowering:
         return (end is None or end < ENDLESS) and _multiple(inner, self.fn) * t.elem.bytes % UNIT != 0
 
     def whole_units(self, desc: Value) -> tuple[Value, Value]:
-        """The descriptor of whole units of 16 bytes of a descriptor's rows, and how many elements of a row those are;
-        made once, where the descriptor is."""
+        """The descriptor of whole units of a descriptor's rows, and their elements a row; made once, where the
+        descriptor is.
+        """
         if desc not in self.cut:
             t, made = desc.type, desc.op
             assert isinstance(t, Desc)
@@ -278,8 +276,9 @@ class _Lowering:
         return self.cut[desc]
 
     def split(self, b: Builder, op: Op) -> None:
-        """A write by TMA of whole units of 16 bytes, and of the rest of rows through pointers; all of it through them
-        where no launch has a whole unit (`refused`)."""
+        """A write of whole units by TMA, and of the rest through pointers; all through pointers where no launch has a
+        whole unit (`refused`).
+        """
         desc, block = op.operands[0], op.parent
         assert isinstance(desc.type, Desc) and block is not None
         if self.fn.attrs.get("refused"):
@@ -303,7 +302,7 @@ class _Lowering:
             self.fn.say("ragged_rows", line, op.loc.short())
 
     def query(self, b: Builder, op: Op, made: Op) -> Value:
-        """desc_base, desc_shape or desc_stride of a descriptor made in the kernel: the operand itself."""
+        """desc_base, desc_shape or desc_stride of a descriptor made in the kernel: the operand."""
         if op.name == "desc_base":
             return made.operands[0]
         rank = (len(made.operands) - 1) // 2
@@ -328,9 +327,10 @@ class _Lowering:
 
     def pointers(self, b: Builder, parts: _Parts, block: tuple[int, ...], offsets: list[Value],
                  first: Value | None = None) -> tuple[Value, Value]:
-        """The block's pointer tile and its in-bounds mask; `first`: of columns from that one on.
+        """The block's pointer tile and in-bounds mask; `first`: of columns from that one on.
 
-        The block's corner is added to the base as a scalar, so that only ranges vary inside the tile."""
+        The block's corner is added to the base as a scalar: only ranges vary inside the tile.
+        """
         corner, tile, mask = parts.base, None, None
         for axis, size in enumerate(block):
             off, lane, limit = offsets[axis], b("arange", start=0, end=size), parts.shape[axis]
@@ -366,8 +366,7 @@ class _Lowering:
         return block if block.type == op.result.type else b("reshape", block, shape=op.attrs["shape"])
 
     def without_tma(self, b: Builder, op: Op, parts: _Parts) -> None:
-        """An access that TMA would do, where there is none: copies and stores of aligned pieces, if there is such a
-        thing; else through pointers."""
+        """Copies and stores of aligned pieces, or accesses through pointers, where there is no TMA."""
         block, t = op.parent, op.operands[0].type
         assert block is not None and isinstance(t, Desc)
         dims = [*parts.shape, *parts.strides]
@@ -422,7 +421,7 @@ def _int64(b: Builder, v: Value) -> Value:
 
 
 def _spread(b: Builder, v: Value, axis: int, block: tuple[int, ...]) -> Value:
-    """A rank-1 tile along one dimension of the block, repeated along the others."""
+    """A rank-1 tile along one dimension of the block."""
     if len(block) == 1:
         return v
     for d in range(len(block)):

@@ -6,11 +6,10 @@
     %v = load (ptr_add (splat %p), (arange 0..64)) %v = load (ptr_add ..), (broadcast %l)           : bf16[32, 64]
     %m = reduce %v {axis=0}                        %m = reduce %v {axis=1}                          : fp32[32]
 
-A GPU starts about one CTA in 140 cycles on each multiprocessor, so that programs of a row of 64 numbers reach a tenth
-of what memory delivers. Programs are independent of one another, so any number of them may go on side by side.
-`program_id 0` of the merged function counts groups of `programs` programs, `num_programs 0` still counts programs.
-Whether a launch has so many programs that it pays is known when it comes (`runtime/launch.py`): without the option
-`programs_per_cta` the function stays as it is, and `mergeable` says how many could be one.
+A GPU starts about one CTA in 140 cycles on each multiprocessor: programs of a row of 64 numbers reach a tenth of the
+memory's rate. `program_id 0` of the merged function counts groups of `programs` programs, `num_programs 0` still counts
+programs. Whether it pays is known at the launch (`runtime/launch.py`): without the option `programs_per_cta` the
+function stays, and `mergeable` says how many could be one.
 """
 from __future__ import annotations
 
@@ -28,8 +27,9 @@ BYTES, ELEMENTS, MOST, WARPS = 4096, 2048, 128, 4
 
 
 def merge_programs(fn: Function) -> Function:
-    """Merge as many programs as the option `programs_per_cta` says, in place, or say how many could be; returns the
-    function. Raises CompilationError where the author asks for what cannot be merged."""
+    """Merge `programs_per_cta` programs, or say how many could be. Raises CompilationError where the author asks for
+    what cannot be merged.
+    """
     asked = fn.attrs.get("programs_per_cta")
     if asked == 1:
         return fn
@@ -61,7 +61,7 @@ def _room(fn: Function, varies: set[Value]) -> int:
 
 
 def _varying(fn: Function) -> set[Value]:
-    """The values that differ from program to program along the grid's first axis."""
+    """The values that differ along the grid's first axis."""
     found: set[Value] = set()
     for op in fn.body.ops:
         if _is_index(op) or not found.isdisjoint(read(op)):
@@ -74,7 +74,7 @@ def _is_index(op: Op) -> bool:
 
 
 def _obstacle(fn: Function, varies: set[Value]) -> str:
-    """Why programs cannot be merged; nothing if they can."""
+    """Why programs cannot be merged, or ""."""
     if fn.attrs.get("num_ctas", 1) > 1 or fn.attrs.get("launch_cooperative_grid"):
         return "the CTAs of a program, or all programs of a grid, wait for one another"
     if not varies:
@@ -108,7 +108,7 @@ def _alone(op: Op, varies: set[Value]) -> str:
 
 
 class _Merged:
-    """The function's body, written again for several programs."""
+    """The function's body for several programs."""
 
     def __init__(self, fn: Function, varies: set[Value], programs: int):
         self.fn, self.varies, self.programs = fn, varies, programs
@@ -120,7 +120,6 @@ class _Merged:
         self.live: Value | None = None                            # which programs the grid has
 
     def write(self) -> None:
-        """Put it in place."""
         for op in self.old:
             self.b.loc = op.loc
             if not any(v in self.varies for v in (*op.operands, *op.results)):
@@ -132,7 +131,6 @@ class _Merged:
                 self.many[old] = new
 
     def _index(self) -> list[Value]:
-        """The programs' numbers."""
         b, count = self.b, (self.programs,)
         first = b("mul", b("program_id", axis=0), b.const(self.programs, int32))
         index = b("add", b("splat", first, shape=count), b("arange", start=0, end=self.programs))

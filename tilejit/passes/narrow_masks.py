@@ -5,9 +5,9 @@
     %o = add %s, (cast %r) : int64[64]           ->      %d32 = cast (%d, between 0 and 64) : int32
     %m = cmp %o, (splat %n) {pred="lt"}                  %m = cmp %r, (splat %d32) {pred="lt"}
 
-An element costs one comparison then, and the range stays in registers of 32 bits through the loop. Of two ranges
-(a causal mask) the one of fewer registers has the difference of the numbers added. Sums that may wrap are left as they
-are, and so are tiles of few comparisons a thread: the difference costs about ten instructions one after another.
+An element costs one comparison then, and the range has 32 bits. Of two ranges (a causal mask) the one of fewer
+registers has the difference of the numbers added. Not for sums that may wrap, and tiles of few comparisons a thread:
+the difference costs about ten instructions.
 """
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 @dataclass(frozen=True)
 class _Sum:
-    """What an index is the sum of: 64-bit numbers, and at most one tile of 32-bit ones; the renamings of its elements
-    (outermost last)."""
+    """The terms of an index: 64-bit numbers, and at most one tile of 32-bit ones; the renamings of its elements
+    (outermost last).
+    """
 
     scalars: tuple[Value | int, ...]
     tile: Value | None = None
@@ -37,7 +38,6 @@ class _Sum:
 
 
 def narrow_masks(fn: Function) -> Function:
-    """Compare in 32 bits where that says the same, in place; returns the function."""
     changed = [_narrow(op) for op in [*walk(fn.body)] if op.name == "cmp" and op.attrs["pred"] in _SWAPPED]
     if any(changed):
         drop_dead(fn)
@@ -45,7 +45,7 @@ def narrow_masks(fn: Function) -> Function:
 
 
 def _sum(v: Value) -> _Sum | None:
-    """An index as a sum; None if it is another thing."""
+    """None if an index is another thing."""
     if (number := const_of(v)) is not None:
         return _Sum((int(number),))
     if op := defined_by(v, "splat"):
@@ -102,7 +102,7 @@ def _narrow(op: Op) -> bool:
 
 
 def _may_narrow(one: _Sum, two: _Sum) -> bool:
-    """Whether nothing wraps, in 64 bits as it is written and in 32 bits with numbers as far as they matter."""
+    """Whether nothing wraps, in 64 bits as written and in 32 bits as far as it matters."""
     ranges = [bounds(x.tile) if x.tile else (0, 0) for x in (one, two)]
     return all(-_FAR < least and greatest < _FAR and _fits(x, least, greatest)
                for x, (least, greatest) in zip((one, two), ranges)) and _fits(
@@ -115,7 +115,7 @@ def _registers(v: Value) -> int:
 
 
 def _renamed(tile: Value, renamed: tuple[Op, ...], b: Builder) -> Value:
-    """A tile of 32-bit numbers, its elements renamed as those of 64 bits were."""
+    """A tile of 32-bit numbers, renamed as those of 64 bits were."""
     for rename in renamed:
         was, layout = rename.result.tile, rename.result.layout
         made = b.op(rename.name, tile, result_types=[Tile(was.shape, int32).with_layout(layout)], **rename.attrs)
@@ -132,7 +132,6 @@ def _fits(x: _Sum, least: int, greatest: int) -> bool:
 
 
 def _total(scalars: tuple[Value | int, ...], b: Builder) -> Value:
-    """The sum of numbers."""
     values = [b.const(s, int64) if isinstance(s, int) else s for s in scalars]
     total = values[0]
     for v in values[1:]:

@@ -6,15 +6,14 @@
     %x = sub (cast %v), splat(reduce %v)                   %x = sub (cast %v), splat(reduce %v)
     store (ptr_add splat(%q), %c), %x, %m                  row_write (ptr_add %q, -%s), %x, %s, %e
 
-Every tile of the row is moved by what its first 16 bytes hold ahead of it, so that threads load and store whole
-vectors but for the two ends, where they have single elements. Weights and other rows, which lie elsewhere between 16
-bytes, are shifted out of the vectors around theirs (`ptx/odd_rows.py`). That is done where no value depends on an
-element's place but for masks that end with the row, and where elements outside of it add nothing to reductions, so
-that neither their number nor where they are changes a result.
+Every tile of the row is moved by what its first 16 bytes hold ahead of it, so that threads load and store whole vectors
+but at the two ends. Rows that lie elsewhere between 16 bytes are shifted (`ptx/odd_rows.py`). Done where no value
+depends on an element's place but for masks that end with the row, and where elements outside of it add nothing to
+reductions.
 
-How wide tiles are, and how many warps have them, follows from how long the row is. Where that is an argument,
-`row_span` says between which numbers it is; the launch compiles for those that it meets (`runtime/launch.py`), and
-without them the function stays as it is, and `spanned` says what they would be of.
+The row's length gives the tiles' size and the number of warps. Where it is an argument, `row_span` says between which
+numbers it is (`runtime/launch.py` compiles for those that it meets); without that the function stays, and `spanned`
+says what they would be of.
 """
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def longest(most: int, unit: int, limit: int) -> int:
 
 
 def form(most: int, unit: int, limit: int) -> tuple[int, int] | None:
-    """(warps, at most `limit`, elements of a tile) for rows of so many elements that begin up to unit - 1 behind a
-    vector of `unit`."""
+    """(warps, at most `limit`, elements of a tile) for rows that begin up to unit - 1 behind a vector of `unit`."""
     for warps in (1 << i for i in range(limit.bit_length())):
         if most <= longest(most, unit, warps):
             turn = 32 * warps * unit
@@ -57,8 +55,9 @@ def form(most: int, unit: int, limit: int) -> tuple[int, int] | None:
 
 
 def span(n: int, most: int, unit: int, limit: int) -> tuple[int, int] | None:
-    """The least and the greatest number of elements for which one function is compiled with n; None where n is more
-    than a tile's, or has no form. One that ends in the last vectors of threads is known to have all others."""
+    """The least and greatest length for which one function is compiled with n; None where n is more than a tile's, or
+    has no form. A row that ends in the last vectors of threads is known to have all others.
+    """
     found = form(n, unit, limit) if 0 < n <= most else None
     if found is None:
         return None
@@ -70,7 +69,6 @@ def span(n: int, most: int, unit: int, limit: int) -> tuple[int, int] | None:
 
 
 def move_odd_rows(fn: Function) -> Function:
-    """Keep such rows in registers, in place; returns the function."""
     shapes = {v.type.shape for op in fn.body.ops for v in op.results if isinstance(v.type, Tile)}
     asked, ctas = fn.attrs.get("odd_rows"), fn.attrs.get("num_ctas", 1)
     if len(shapes) != 1 or asked is False or ctas > 1 or not any(op.name == "reduce" for op in fn.body.ops):
@@ -107,7 +105,7 @@ def _is_place(t: Type) -> bool:
 
 
 class _Row:
-    """The tiles of a function that has one row, of `size` elements at most."""
+    """The tiles of a function that has one row, of at most `size` elements."""
 
     def __init__(self, fn: Function, size: int):
         self.fn, self.size, self.unit, self.warps = fn, size, 0, 0
@@ -119,7 +117,6 @@ class _Row:
         self.ends: dict[Value, Any] = {}
 
     def legal(self) -> bool:
-        """Whether the row can be moved, and needs to be."""
         return self._sorted() and self._has_rows() and self._early() and self._apart() and self._adds_nothing()
 
     def _sorted(self) -> bool:
@@ -144,7 +141,7 @@ class _Row:
         return True
 
     def _ends_the_row(self, cmp: Op) -> bool:
-        """Whether a comparison is `index < n`, noted as such, with the n of all others."""
+        """Whether a comparison is `index < n` with the n of all others."""
         index, bound = cmp.operands if cmp.attrs["pred"] == "lt" else reversed(cmp.operands)
         op = index.op
         while isinstance(op, Op) and op.name == "cast":
@@ -160,7 +157,7 @@ class _Row:
         return True
 
     def length(self) -> Any:
-        """How long the row is: a number, an argument's name, or neither (None)."""
+        """A number, an argument's name, or None."""
         n = next(iter(self.inside.values()))
         if (known := const_of(n)) is not None:
             return int(known)
@@ -170,7 +167,8 @@ class _Row:
 
     def _has_rows(self) -> bool:
         """Whether all accesses are of rows as long as the mask says, one of which differs from program to program and
-        is not known to consist of vectors."""
+        is not known to consist of vectors.
+        """
         accesses = [op for op in self.fn.body.ops if op.name in ("load", "store")
                     and isinstance(op.operands[0].type, Tile)]
         for op in accesses:
@@ -193,18 +191,16 @@ class _Row:
             access_width(self.first, self.facts, 0) < self.unit
 
     def _varies(self, address: Value) -> bool:
-        """Whether an address depends on the program."""
         found = reached([address], lambda v: v.op.operands if isinstance(v.op, Op) else ())
         return any(isinstance(v.op, Op) and v.op.name == "program_id" for v in found)
 
     def _needs_ends(self, op: Op) -> bool:
-        """Whether an op, written anew, needs to know where the row begins and ends."""
+        """Whether an op, written anew, needs the row's ends."""
         return any(v in self.inside for v in op.operands) or \
             op.name in ("load", "store") and isinstance(op.operands[0].type, Tile)
 
     def _early(self) -> bool:
-        """Find what is computed, of the address from which the row's ends follow, only behind where those are needed;
-        whether it can be computed before."""
+        """Whether what the row's ends follow from can be computed before they are needed."""
         assert self.first is not None
         ops = self.fn.body.ops
         of = reached([self.first.operands[0]], lambda v: v.op.operands if isinstance(v.op, Op) else ())
@@ -234,8 +230,9 @@ class _Row:
         return False if cmp.result in self.inside else None
 
     def _vanishes(self, op: Op) -> bool:
-        """Whether an op is exp(x - max(x)) where x is -inf outside: 0, unless that greatest number is -inf or NaN, with
-        which the row's own elements are NaN."""
+        """Whether an op is exp(x - max(x)) where x is -inf outside: 0, unless that maximum is -inf or NaN, which makes
+        the row's own elements NaN.
+        """
         if op.name not in ("exp", "exp2"):
             return False
         less = op.operands[0].op
@@ -248,7 +245,7 @@ class _Row:
 
     # -- writing ------------------------------------------------------------------------------------------------
     def write(self, size: int, whole: int) -> None:
-        """Write the row anew, of `size` elements, all of them in it below `whole`, but for those ahead of it."""
+        """Write the row anew, of `size` elements, all below `whole` in it, but for those ahead of it."""
         old, body = self.fn.body.ops, self.fn.body
         body.ops = []
         b = Builder(body)
@@ -290,7 +287,7 @@ class _Row:
         b.insert(op)
 
     def _ends(self, b: Builder, firsts: Firsts) -> tuple[Value, Value]:
-        """Where the row begins and ends, counted from the 16 bytes in which it begins."""
+        """Where the row begins and ends, from the 16 bytes in which it begins."""
         assert self.first is not None
         address = b("cast", self._start(self.first, firsts), dtype=int64)
         ahead = b("cast", b("and", address, b.const(UNIT - 1, int64)), dtype=int32)
@@ -301,7 +298,7 @@ class _Row:
         return shift, b("add", shift, kept if kept.type == int32 else b("cast", kept, dtype=int32))
 
     def _start(self, access: Op, firsts: Firsts) -> Value:
-        """The address of the row's first element."""
+        """The address of its first element."""
         found = firsts.of(access.operands[0])
         assert found is not None and isinstance(found.type, Ptr)
         return found

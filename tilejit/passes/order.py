@@ -1,11 +1,10 @@
 """Accesses of the same memory by different warps happen in the order of the program.
 
-A program is sequential: a load finds what the program stored before, of two stores the later one stays, also from one
-iteration of a loop to the next. An access may overtake another one where other warps do them: a row is written in one
-layout and read in another, or every warp reads what one writes. All threads meet in between then. Triton promises this
-nowhere (it has `tl.debug_barrier`), and its kernels count on it: the layout conversion that they have there meets
-as well. Different arguments are different memory; a pointer that comes from elsewhere may point anywhere. Where a loop
-accesses what was accessed before it, they meet before the loop, once.
+A load finds what the program stored before, of two stores the later one stays, also from one iteration of a loop to the
+next. Where one warp accesses what another one did (a row is written in one layout and read in another), all threads
+meet in between; where a loop accesses what was accessed before it, before the loop, once. Triton promises this nowhere,
+but its kernels count on it. Different arguments are different memory; a pointer that comes from elsewhere may point
+anywhere.
 
     for i:                                   for i:
       %x = load %rows                          debug_barrier
@@ -22,14 +21,14 @@ from tilejit.ir.types import Tile
 
 
 def order_accesses(fn: Function) -> Function:
-    """Put barriers between conflicting accesses, in place; returns the function. Tiles have layouts already."""
+    """Put barriers between conflicting accesses. Tiles have layouts already."""
     if fn.attrs["num_warps"] > 1 and fn.attrs.get("num_ctas", 1) == 1:
         _order(fn.body, [])
     return fn
 
 
 def _order(block: Block, pending: list[Op]) -> list[Op]:
-    """Order the accesses of a block after `pending` ones; returns those that nobody has met behind."""
+    """Order a block's accesses after `pending` ones; returns those that nobody has met behind."""
     for op in list(block.ops):
         if _is_access(op):
             if any(_conflict(before, op) for before in pending):
@@ -61,12 +60,12 @@ def _reached(block: Block, pending: list[Op]) -> bool:
 
 
 def _is_access(op: Op) -> bool:
-    """Whether threads access memory for an op through pointers of their own (and no copy fetched it before)."""
+    """Whether threads access memory through pointers of their own."""
     return op.define.layout == "access" and bool(op.define.effects & {"read", "write"}) and "copy" not in op.attrs
 
 
 def _conflict(before: Op, after: Op) -> bool:
-    """Whether one of two accesses writes what the other may access by another warp."""
+    """Whether one writes what the other may access by another warp."""
     writes = ["write" in op.define.effects for op in (before, after)]
     if not any(writes) or "atomic" in before.define.traits & after.define.traits:
         return False

@@ -1,7 +1,7 @@
-"""Parts of tiles: what one chunk of a dimension needs of the values that results are made of.
+"""Parts of tiles: what one chunk of a dimension needs.
 
-A view says which part of a tile a chunk takes: (dimension, turn). Chunk c takes the part whose index is c XOR the
-leading bits of `turn`, a fraction of the dimension in units of 2^-32: flipping a tile turns all bits.
+A view says which part a chunk takes: (dimension, turn). Chunk c takes the part whose index is c XOR the leading bits of
+`turn`, a fraction of the dimension in units of 2^-32: flipping a tile turns all bits.
 """
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _UNIT = 1 << 32
 class Group:
     """Roots of a block and all that they need: each op, and each value that a loop carries, with its views.
 
-    Roots are stores (views are of the tile that is stored), or one op that adds up over chunks: a count, or a product,
-    which is divided along K. `products`: whether products may be divided, else they need all."""
+    Roots are stores (views are of the stored tile), or one op that adds up over chunks: a count, or a product, divided
+    along K. `products`: whether products may be divided.
+    """
 
     def __init__(self, fn: Function, block: Block, roots: Sequence[Op] = (), products: bool = False):
         self.fn, self.block, self.roots, self.products = fn, block, list(roots), products
@@ -32,8 +33,9 @@ class Group:
         self.down: bool | None = None           # whether chunks go from the last one to the first; None: no matter
 
     def problem(self, elements: int, dims: Sequence[int]) -> str:
-        """Why they cannot go through a loop of so many elements a chunk, along any dimension; empty if they can, and
-        `count` is set. Scans that carry something from chunk to chunk are the second choice."""
+        """Why they cannot go through a loop of so many elements a chunk, along any dimension, or ""; sets `count`.
+        Scans that carry something from chunk to chunk are the second choice.
+        """
         first = "" if self.roots else "nothing is stored"
         for self.carries in (False, True):
             for d in dims if self.roots else ():
@@ -56,7 +58,7 @@ class Group:
         return self._conflict() or self._divide(d)
 
     def _conflict(self) -> str:
-        """What of memory, or of the order of effects, forbids that chunk follows chunk; empty if nothing."""
+        """What of memory, or of the order of effects, forbids that chunk follows chunk, or ""."""
         table = uses(self.fn.body)
         values = [v for op in self.members if op not in self.roots
                   for v in (op.results if isinstance(op, Op) else [op])]
@@ -86,7 +88,6 @@ class Group:
         return ""
 
     def _divide(self, d: int) -> str:
-        """Set the number of chunks."""
         size, most = 0, 1
         for op, views in self.members.items():
             value = op if isinstance(op, Value) else (op.results or op.operands[1:])[0]
@@ -101,7 +102,7 @@ class Group:
         return "" if self.count > 1 else f"their {'first' if d == 0 else 'other'} dimension is not long enough"
 
     def need(self, v: Value, view: View) -> str:
-        """Take in what makes a tile, divided so; what is wrong with it, or empty."""
+        """Take in what makes a tile, divided so; what is wrong with it, or ""."""
         work = [(v, view)]
         while work:
             v, view = work.pop()
@@ -144,7 +145,7 @@ class Group:
         return True
 
     def _unable(self, v: Value, view: View) -> str:
-        """Why the part of a tile for one chunk cannot be computed from the parts of what makes it, or empty."""
+        """Why a chunk's part of a tile cannot be computed from the parts of what makes it, or ""."""
         op, name, d = v.op, v.name or "a tile", view[0]
         if not isinstance(op, Op) or not op.define.pure and not self._below(op):
             return f"{name} comes from outside"
@@ -174,7 +175,7 @@ class Group:
             self.sources(op, d)[index] for d, _ in self.members[op]))
 
     def _in_place(self, load: Op, store: Op) -> bool:
-        """Whether a store writes where a load reads, each address once: what a chunk stores no other one loads."""
+        """Whether a store writes where a load reads, each address once: no other chunk loads it."""
         at = load.operands[0]
         shape = shape_of(at.type)
         return at is store.operands[0] and len(shape) == 1 and analyse(self.fn)[at].contiguity[0] >= shape[0] \
@@ -210,7 +211,7 @@ class Group:
         replace(self.fn.body, dict(zip(last, loop.results[len(inits) - len(last):])))
 
     def parts(self, which: Value, inner: Builder, writer: _Writer | None = None) -> dict[tuple[Value, View], Value]:
-        """Write what they need for one chunk; the parts of values, by their views."""
+        """Write what one chunk needs; the parts of values, by their views."""
         writer = writer or _Writer(self, which, which, inner)
         for op in walk(self.fn.body):
             if op in self.members and not any(x in self.members for x in enclosing(op)):
@@ -219,8 +220,6 @@ class Group:
 
 
 class _Writer:
-    """Writes the ops of a group for one chunk."""
-
     def __init__(self, group: Group, which: Value, first: Value, builder: Builder):
         self.group, self.which, self.first, self.head = group, which, first, builder
         self.made: dict[tuple[Value, View], Value] = {}
@@ -243,7 +242,7 @@ class _Writer:
                 self.made[old, view] = new
 
     def loop(self, op: Op, b: Builder, copies: dict[Value, Value]) -> None:
-        """A loop that carries parts: a copy of it carries them too (what nothing needs of it is dropped later)."""
+        """A copy of a loop that carries parts too (what nothing needs of it is dropped later)."""
         members, body = self.group.members, op.regions[0]
         more = [(way, view) for way in edges(op) for view in members.get(way.result, ())]
         starts = [op.operands[op.define.fixed + way.index] for way, _ in more]
@@ -267,7 +266,7 @@ class _Writer:
             self.made[way.result, view] = result
 
     def part(self, op: Op, operands: list[Value], view: View, b: Builder) -> list[Value]:
-        """The results of an op for one chunk."""
+        """An op's results for one chunk."""
         d, turn = view
         slice_ = _SLICES.get(op.name)
         if "tma" in op.define.traits:
@@ -322,7 +321,7 @@ def in_lines(op: Op) -> bool:
 
 
 def sources(op: Op, d: int) -> list[int | None]:
-    """The dimension of each operand of an op that is dimension d of its results (None: all of the operand)."""
+    """The dimension of each operand that is dimension d of the results (None: all of the operand)."""
     n = len(op.operands)
     if op.name == "trans":
         return [int(op.attrs["order"][d])]
@@ -348,7 +347,7 @@ def _divided(v: Value, d: int) -> bool:
 
 
 def _makes_block(op: Op) -> bool:
-    """Whether the descriptor of an access is made before all loops, for blocks of the tile's shape: so can others."""
+    """Whether an access's descriptor is made before all loops, for blocks of the tile's shape: so can others."""
     made, shape = op.operands[0].op, shape_of((op.results or op.operands[1:])[0].type)
     return isinstance(made, Op) and made.name == "make_desc" and not any(enclosing(made)) \
         and tuple(made.attrs["block_shape"]) == shape
@@ -360,14 +359,15 @@ def _without(t: Type, axis: int) -> Type:
 
 
 def _folded(fold: Block, values: list[Value], b: Builder) -> list[Value]:
-    """Two groups of tiles, element by element, as the region folds them."""
+    """Two groups of tiles, folded element by element by the region."""
     types = tuple(elem_of(v.type) for v in values[:len(values) // 2])
     return list(b.op("map", *values, regions=[clone_block(fold, {})], pack=1, dtypes=types).results)
 
 
 def _last(values: list[Value], axis: int, first: bool, b: Builder) -> list[Value]:
-    """The last elements of tiles along a dimension, or the first: the fold that keeps those of the greatest index, or
-    of the least (a reduction folds in any order, which not every scan's fold can bear)."""
+    """The last elements along a dimension, or the first, by a fold that keeps those of the greatest index, or least
+    (reductions fold in any order, which not every scan's fold can bear).
+    """
     shape = shape_of(values[0].type)
     index = b("arange", start=0, end=shape[axis])
     for d in range(len(shape)):

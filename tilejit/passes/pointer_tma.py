@@ -1,21 +1,21 @@
 """Loads and stores through pointers that TMA can do: they go through a descriptor that the host makes at the launch.
 
 A tile of pointers is an argument plus, for each dimension, (a start + the index) times a stride that the host knows;
-its mask bounds indices only. Where the starts are known not to be negative and the rules of TMA hold as far as the
-specialisation tells, the access becomes one of a descriptor; sizes come from the mask, or are without a limit.
+its mask bounds indices only. Where starts are known not to be negative and TMA's rules hold as far as is known, a
+descriptor serves; sizes come from the mask, or are without a limit.
 
     %p = ptr_add splat(%a), (%m + arange) * %lda + (%k + arange)
     %x = load %p, (arange < %K - %k)                ->    %d = make_desc %a, 2147483647, %K, %lda, 1
                                                           %x = desc_load %d, %m, %k
 
-An index modulo a size (`offs % N`) repeats rows beyond the size, where the descriptor gives zeros. That is the same
-program if those rows end where a store's mask leaves them out, which is followed through it; else the load stays.
+An index modulo a size (`offs % N`) repeats rows beyond the size, where the descriptor gives zeros: the same program if
+a store's mask leaves those rows out; else the load stays.
 
-TMA's indices have 32 bits. A start that 64 bits were taken for, and that no mask bounds, becomes two of them: that of a
-dimension whose steps are 2^30 elements (2^20 lines), and the rest.
+TMA's indices have 32 bits. A 64-bit start that no mask bounds becomes two: that of a dimension whose steps are 2^30
+elements (2^20 lines), and the rest.
 
-What only the launch can tell (a stride that is zero or too large, a size of zero) is asked when the tensor map is made:
-a launch whose arguments TMA does not take runs the kernel compiled without (`runtime.launch.Exact`).
+A launch whose arguments TMA does not take (a stride that is zero or too large, a size of zero) runs the kernel compiled
+without.
 """
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LOW_BITS = 20, 30
 
 
 def raise_pointers(fn: Function) -> Function:
-    """Rewrite accesses in place; what was raised, and why others of the same loops were not, goes to the report."""
+    """What was raised, and why others of the same loops were not, goes to the report."""
     if not fn.attrs.get("pointer_tma") or not target_of(fn).hopper:
         return fn
     loops = pipelined_loops(fn)
@@ -111,7 +111,7 @@ class _Axis:
 
 @dataclass
 class _Plan:
-    """How an access becomes one of a descriptor: its dimensions from the outermost to the innermost."""
+    """How an access becomes one of a descriptor: dimensions from the outermost to the innermost."""
 
     base: Value
     axes: list[_Axis]
@@ -128,7 +128,7 @@ class _Raising:
 
     # -- may it be raised? ----------------------------------------------------------------------------------
     def load(self, op: Op) -> _Plan | str:
-        """The plan of a load, or why there is none."""
+        """The plan, or why there is none."""
         if is_volatile(op):
             return "it is volatile"
         if len(op.operands) > 2 and str(const_of(op.operands[2])) not in ("0", "0.0"):
@@ -148,7 +148,7 @@ class _Raising:
         return plan
 
     def waits(self) -> str:
-        """Why loads may be ordered after other programs' writes, which TMA would not see; empty if they are not."""
+        """Why loads may be ordered after other programs' writes, which TMA would not see, or ""."""
         for op in walk(self.fn.body):
             if "read" in op.define.effects and op.results and self.table.get(op.result) and (
                     op.attrs.get("sem", "relaxed") != "relaxed" or op.name == "load" and is_volatile(op)):
@@ -156,7 +156,6 @@ class _Raising:
         return ""
 
     def store(self, op: Op) -> _Plan | str:
-        """The plan of a store, or why there is none."""
         source = argument_of(op.operands[0])
         if is_volatile(op):
             return "it is volatile"
@@ -175,7 +174,7 @@ class _Raising:
         return plan
 
     def access(self, op: Op, mask: Value | None) -> _Plan | str:
-        """The dimensions of an access."""
+        """An access's dimensions."""
         t = op.operands[0].tile
         at = self.forms.address(op.operands[0])
         elem = op.result.tile.elem if op.name == "load" else op.operands[1].tile.elem
@@ -234,8 +233,9 @@ class _Raising:
         return order
 
     def bounded(self, at: Address, axes: list[_Axis], bounds: list[Bound], wide: bool) -> _Plan | str:
-        """The plan, with sizes from the mask and from indices modulo a size; starts must not be negative. TMA's indices
-        have 32 bits: one that nothing bounds, and that 64 bits were taken for (`wide`), becomes two."""
+        """The plan, with sizes from the mask and from indices modulo a size; starts must not be negative. `wide`: an
+        index of 64 bits that nothing bounds becomes two.
+        """
         by_dim = {a.of: a for a in axes if a.of is not None}
         low: set[int] = set()
         for b in bounds:
@@ -295,7 +295,8 @@ class _Raising:
     # -- rows that no store writes ----------------------------------------------------------------------------
     def left_out(self, v: Value, d: int, wrap: Wrap) -> bool:
         """Whether elements of v whose index along d, from `wrap.start` on, is not below `wrap.size` reach no memory and
-        decide nothing: all they come to, element by element and as rows or columns of products, is masked off."""
+        decide nothing: all they come to, through elementwise ops and products, is masked off.
+        """
         seen: set[tuple[Value, int]] = set()
         work = [(v, d)]
         while work:
@@ -346,7 +347,6 @@ class _Raising:
 
     # -- rewriting --------------------------------------------------------------------------------------------
     def rewrite(self, op: Op, plan: _Plan) -> None:
-        """Put the descriptor's access in place of the pointers'."""
         block = op.block
         checked = {v: check(self.fn, v, op) for v in plan.checks}
         self.checked |= bool(checked)
@@ -415,8 +415,9 @@ def _start(b: Builder, a: _Axis, checked: dict[Value, Value]) -> Value:
 
 
 def _fits(p: Poly) -> bool:
-    """Whether an index that is not negative is surely below 2^31: a number of 32 bits, or one that is counted up to
-    what such a number was divided by."""
+    """Whether an index that is not negative is surely below 2^31: a number of 32 bits, or counted up to what such a
+    number was divided by.
+    """
     if len(p) != 1:
         return not p
     ((m, c),) = p.items()

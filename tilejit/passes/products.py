@@ -4,8 +4,8 @@
                                               ->      %s = dot %a1, %b0, 0      %s' = dot %a0, %b1, %s
                                                       %c = dot %a0, %b0, (%acc + %s')
 
-* A product of its own that is added to something is summed from there, as in Triton (unless `enable_fp_fusion` is
-  False, sums are promoted, or CTAs divide K and each has a part): `acc += dot(a, b)` is `acc = dot(a, b, acc)`.
+* `acc += dot(a, b)` is `acc = dot(a, b, acc)`, as in Triton (unless `enable_fp_fusion` is False, sums are promoted, or
+  CTAs divide K and each has a part).
 * A batch of one is a matrix.
 * fp32 by parts: the sum of several products of narrower parts of each number (`numeric.PARTS`).
 * fp32 as it is (`ieee`) becomes `dot_fma`.
@@ -40,7 +40,6 @@ MOST_SUMS = 208
 
 
 def legalise(fn: Function) -> Function:
-    """Rewrite products in place; returns the function."""
     if fn.attrs.get("enable_fp_fusion", True) and not divides_k(fn):
         _accumulate(fn)
     for op in [op for op in walk(fn.body) if op.name == "dot"]:
@@ -55,7 +54,7 @@ def legalise(fn: Function) -> Function:
 
 
 def _accumulate(fn: Function) -> None:
-    """Let products that begin with zeros, and that only a sum in their block needs, begin with the other summand."""
+    """Products that begin with zeros, and that only a sum in their block needs, begin with the other summand."""
     table = uses(fn.body)
     for op in [op for op in walk(fn.body) if op.name == "add" and isinstance(op.result.type, Tile)]:
         for at, v in enumerate(op.operands):
@@ -105,8 +104,9 @@ def _dot(fn: Function, b: Builder, like: Op, x: Value, y: Value, acc: Value, **a
 
 
 def _by_parts(fn: Function, op: Op, b: Builder) -> Value:
-    """The products of parts, the small ones summed from zero. Where those are NaN, of infinities and zeros, the product
-    of the largest parts says it all."""
+    """The products of parts, the small ones summed from zero. Where those are NaN, of infinities and zeros, the largest
+    parts' product counts alone.
+    """
     x, y, acc = op.operands
     name, pairs = PARTS[op.attrs["precision"]]
     elem, count = DTYPES[name], 1 + max(max(p) for p in pairs)
@@ -122,8 +122,9 @@ def _by_parts(fn: Function, op: Op, b: Builder) -> Value:
 
 
 def _parts(b: Builder, v: Value, elem: DType, count: int) -> list[Value]:
-    """fp32 numbers as sums of `count` parts, the largest first; parts of tf32 stay fp32 without the bits that tensor
-    cores do not read."""
+    """fp32 numbers as sums of `count` parts, the largest first; parts of tf32 are fp32 without the bits that tensor
+    cores ignore.
+    """
     shape, parts = _shape(v), []
     for i in range(count):
         if elem == bf16:

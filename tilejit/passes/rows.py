@@ -1,9 +1,9 @@
 """Loads of contiguous rows become `row_load`, one bulk copy from a scalar address: in pipelined loops, and of rows so
 wide that they stay in shared memory until all that needs them has read them (`schedule/strips.py`).
 
-A tile of one dimension whose addresses count up from a multiple of 16 bytes is a row. Its mask may bound it (`i < n`,
-with n and the first i known to be multiples of 16 bytes) or switch it off as a whole; the bound becomes its limit.
-A row that stays in shared memory may begin and end anywhere: what is no whole 16 bytes there is copied by elements.
+A tile of one dimension whose addresses count up from a multiple of 16 bytes is a row. Its mask may bound it (`i < n`, n
+and the first i known to be multiples of 16 bytes), which becomes its limit, or switch it off. A row that stays in
+shared memory may begin and end anywhere.
 
     %i = add splat(%m), arange {start=0, end=128}
     %s = load (ptr_add splat(%p), %i), (cmp %i, splat(%n) {pred="lt"})
@@ -35,7 +35,7 @@ UNIT = 16
 
 
 def find_rows(fn: Function) -> Function:
-    """Replace the loads of rows, in place; where a row is no bulk copy for want of a proof, the report says so."""
+    """Replace the loads of rows; where only a proof is missing, the report says so."""
     loops = pipelined_loops(fn)
     table = uses(fn.body)
     loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
@@ -81,8 +81,9 @@ def find_rows(fn: Function) -> Function:
 
 
 def _is_few(fn: Function, load: Op, loops: set[Op]) -> bool:
-    """Whether a row of a warp alone is 4 to 16 bytes a thread, in a loop whose tiles are copied by cp.async: it goes
-    with those; for a bulk copy one thread would wait at a barrier, apart from the others of its warp."""
+    """Whether a row of one warp is 4 to 16 bytes a thread, in a loop whose tiles are copied by cp.async: it goes with
+    those; for a bulk copy one thread would wait apart from its warp.
+    """
     t = load.result.type
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
     few = total_warps(fn) == 1 and max(1, t.numel // 32) * t.elem.bytes in SIZES
@@ -92,8 +93,9 @@ def _is_few(fn: Function, load: Op, loops: set[Op]) -> bool:
 
 
 def _is_read_again(fn: Function, load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
-    """Whether a load outside of loops is of a row that is reduced and needed again behind that, and is so wide that it
-    is better kept in shared memory meanwhile (`schedule/strips.py`)."""
+    """Whether a load outside of loops is of a row that is reduced and needed again, so wide that it is better kept in
+    shared memory meanwhile (`schedule/strips.py`).
+    """
     size = load.result.tile.shape[0]
     if load.parent is not fn.body or size < LEAST_UNEVEN * 32 * total_warps(fn):
         return False
@@ -106,14 +108,13 @@ def _is_read_again(fn: Function, load: Op, table: dict[Value, list[tuple[Op, int
 
 
 def _folds(values: set[Value], table: dict[Value, list[tuple[Op, int]]]) -> set[Op]:
-    """The reductions of these values."""
     return {op for v in values for op, _ in table.get(v, ()) if op.name == "reduce"}
 
 
 def _meets_twice(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
     """Whether a row is reduced again with what a reduction of it has found: its warps meet once more, for which they
-    wait the longer the more they are (4096 columns of bf16 on an H200, layernorm: 0.89 of a copy with 8 warps, 0.98
-    with 4; rmsnorm, which meets once, 0.98 and 0.97)."""
+    wait the longer the more they are.
+    """
     folds = _folds(_follow([load.result], table), table)
     known = _follow([r for op in folds for r in op.results], table)
     return any(v in known for op in folds for v in op.operands)
@@ -126,7 +127,7 @@ def _follow(values: list[Value], table: dict[Value, list[tuple[Op, int]]]) -> se
 
 
 def _in_strips(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
-    """Whether nothing but arithmetic, stores and reductions follows from a row, so that it is worked on in strips."""
+    """Whether only arithmetic, stores and reductions follow from a row: it is worked on in strips."""
     def arithmetic(op: Op) -> bool:
         return op.define.pure and "elementwise" in op.define.traits
 
@@ -136,14 +137,14 @@ def _in_strips(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
 
 
 class Firsts:
-    """The first elements of tiles as scalars, computed anew by a builder."""
+    """The first elements of tiles as scalars, computed anew."""
 
     def __init__(self, b: Builder):
         self.b = b
         self.made: dict[Value, Value] = {}
 
     def of(self, v: Value) -> Value | None:
-        """That of a tile, or a scalar as it is; None if that takes more than plain arithmetic."""
+        """None if that takes more than plain arithmetic."""
         if not isinstance(v.type, Tile):
             return v
         if v not in self.made:
@@ -185,7 +186,7 @@ class _Row:
         self.size: int = load.result.tile.shape[0]
 
     def problem(self) -> str:
-        """Why the load stays a load; empty if `result` replaces it."""
+        """Why the load stays a load, or "" if `result` replaces it."""
         load, elem = self.load, self.load.result.tile.elem
         info = self.facts[load.operands[0]]
         if info.contiguity[0] < self.size or is_volatile(load):
@@ -220,7 +221,7 @@ class _Row:
         return ""
 
     def limit(self, mask: Value, elem_bytes: int) -> Value | None:
-        """How many elements a mask leaves, from the first on (int32, at most the row's); None if it is not so."""
+        """How many elements a mask leaves, from the first on (int32, at most the row's), or None."""
         op = mask.op
         if not isinstance(op, Op):
             return None

@@ -1,8 +1,5 @@
-"""Algebraic identities, one function an op: each returns the value that equals the op's result, or
-None.
-
-A rule may emit new ops through the rewriter it is given. Floating-point rules keep every bit: x
-+ 0.0 is not x for x = -0.0, so it has none.
+"""Algebraic identities, one function an op: each returns the value that equals the op's result, or None. A rule may
+emit ops through the rewriter. Floating-point rules keep every bit: x + 0.0 is not x for x = -0.0.
 """
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of the ops `names`."""
     def register(fn: Rule) -> Rule:
         for n in names:
             assert n not in RULES, f"two rules for {n}"
@@ -36,18 +32,18 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def same_type(a: Value, b: Value) -> bool:
-    """True if one value may stand for the other: equal types, layouts included."""
+    """Whether one value may stand for the other: equal types, layouts included."""
     return a.type == b.type
 
 
 def defined_by(v: Value, *names: str) -> Op | None:
-    """The op that defines v, if it is one of `names`."""
     return v.op if isinstance(v.op, Op) and v.op.name in names else None
 
 
 def bounds(v: Value, depth: int = 10) -> tuple[int, int]:
     """The least and the greatest that any element of an integer value can be; sums and products that may wrap can be
-    anything of their type."""
+    anything of their type.
+    """
     e = elem_of(v.type)
     assert isinstance(e, DType)
     lo, hi = (0, 1) if e.kind == "bool" else (-(1 << e.bits - 1), (1 << e.bits - 1) - 1) if e.is_signed \
@@ -59,7 +55,7 @@ def bounds(v: Value, depth: int = 10) -> tuple[int, int]:
 
 
 def _range_of(op: Op, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
-    """What an op gives if nothing wraps; `whole`: what is known of any value of its type."""
+    """What an op gives if nothing wraps; `whole`: the range of the type."""
     def of(at: int) -> tuple[int, int]:
         t = elem_of(op.operands[at].type)
         return bounds(op.operands[at], depth) if isinstance(t, DType) and (t.is_int() or t == int1) else whole
@@ -85,7 +81,7 @@ def _range_of(op: Op, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
 
 
 def _of_counter(v: Value, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
-    """What a loop's counter is, from one end to before the other, up or down; nothing is known of other arguments."""
+    """A loop's counter, from one end to before the other, up or down."""
     loop = v.op.parent if isinstance(v.op, Block) else None
     if loop is None or loop.name != "for" or v.index:
         return whole
@@ -113,7 +109,7 @@ def _of_bits(name: str, a: tuple[int, int], b: tuple[int, int], whole: tuple[int
 
 
 def nonnegative(v: Value) -> bool:
-    """True if every element of an integer value is provably >= 0, without assuming that sums do not wrap."""
+    """Whether every element is provably >= 0, without assuming that sums do not wrap."""
     return bounds(v)[0] >= 0
 
 
@@ -193,8 +189,9 @@ def _power_of_two(op: Op) -> int | None:
 
 
 def _in_32_bits(r: Emits, op: Op) -> Value | None:
-    """A 64-bit division of numbers that fit 32 bits, whose quotient does too: the chip has none of 64 bits. (Of tiles,
-    narrowing would cost facts about their runs.)"""
+    """A 64-bit division of numbers that fit 32 bits, as does the quotient: the chip has none of 64 bits. (Of tiles,
+    narrowing would cost facts about their runs.)
+    """
     e, narrow = _int(op), None
     if e is None or e.bits < 64 or isinstance(op.result.type, Tile):
         return None
@@ -210,7 +207,7 @@ def _in_32_bits(r: Emits, op: Op) -> Value | None:
 
 
 def _zeros(v: Value) -> int:
-    """How many of the lowest bits of an integer value are zeros in every element, as far as its ops say."""
+    """How many of the lowest bits are zeros in every element, as far as its ops say."""
     op = v.op
     if not isinstance(op, Op):
         return 0
@@ -228,7 +225,8 @@ def _zeros(v: Value) -> int:
 
 def _low(v: Value) -> tuple[Value, Value, int] | None:
     """A value as a sum of one number in all elements, whose low bits are zeros, and what only has such bits: both, and
-    how many bits that are (`splat(%pid * 512) + arange {start=0, end=512}`)."""
+    how many (`splat(%pid * 512) + arange {start=0, end=512}`).
+    """
     add = defined_by(v, "add")
     for x, y in (add.operands, add.operands[::-1]) if add is not None else ():
         found = limits(y) if defined_by(x, "splat") else None
@@ -238,7 +236,7 @@ def _low(v: Value) -> tuple[Value, Value, int] | None:
 
 
 def _blocks(op: Op) -> tuple[Value, Value] | None:
-    """The sides of a dividend (`_low`) if the divisor is known to be a number of such blocks, and none is negative."""
+    """The sides of a dividend (`_low`) if the divisor is a number of such blocks, and none is negative."""
     found, c = _low(op.operands[0]), const_of(op.operands[1])
     if found is None or not isinstance(c, int) or c <= 0 or _zeros(op.operands[1]) < found[2]:
         return None
@@ -342,7 +340,7 @@ def _select(r: Emits, op: Op) -> Value | None:
 
 
 def limits(v: Value) -> tuple[int, int] | None:
-    """The least and the greatest element of a range or a constant, of such under other coordinates or widened."""
+    """The least and the greatest element of a range or a constant, perhaps under other coordinates or widened."""
     op = v.op
     if not isinstance(op, Op):
         return None
@@ -396,7 +394,6 @@ def _ptr_add(r: Emits, op: Op) -> Value | None:
 
 
 def _widened(v: Value) -> Value | None:
-    """The 32-bit integers that 64-bit ones were made of."""
     op = defined_by(v, "cast")
     if op is None or not (_int_type(v) and _int_type(op.operands[0])):
         return None

@@ -1,10 +1,8 @@
 """Simplify: the same function with less in it.
 
-One round rewrites every block in order (known constants, algebraic identities of `rules.py`,
-branches and loops whose control is constant, values that step along with a loop, common
-subexpressions in scope), moves pure ops out of `for` loops that they do not depend on, and drops what
-no effect needs, loop-carried values included. An op is met behind what it is computed from, so one
-round is enough for what is replaced by that alone; rounds repeat after those that change loops or
+One round rewrites every block in order (known constants, algebraic identities of `rules.py`, branches and loops whose
+control is constant, values that step along with a loop, common subexpressions in scope), moves pure ops out of `for`
+loops that they do not depend on, and drops what no effect needs. Rounds repeat after those that change loops or
 branches.
 """
 from __future__ import annotations
@@ -22,7 +20,6 @@ _ROUNDS = 16
 
 
 def simplify(fn: Function) -> Function:
-    """Simplify a function in place until nothing changes; returns it."""
     for _ in range(_ROUNDS):
         rewriter = _Rewriter()
         rewriter.block(fn.body)
@@ -34,8 +31,9 @@ def simplify(fn: Function) -> Function:
 
 
 class _Frame:
-    """A block that is being rewritten: its ops, and what they compute. changes: the values that differ from one
-    iteration to the next, if it is the body of a `for`."""
+    """A block that is being rewritten: its ops, and what they compute. changes: the values that differ between
+    iterations, if it is the body of a `for`.
+    """
 
     __slots__ = ("out", "here", "changes")
 
@@ -48,7 +46,8 @@ class _Frame:
 class _Rewriter:
     """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed); `known` holds the pure
     ops that dominate the current one, by what they compute, `frames` the blocks around it, innermost last; `again`:
-    what was met before may look different now."""
+    what was met before may look different now.
+    """
 
     def __init__(self) -> None:
         self.mapping: dict[Value, Value] = {}
@@ -63,7 +62,6 @@ class _Rewriter:
         return v
 
     def block(self, block: Block, loop: bool = False) -> None:
-        """Rewrite a block, the body of a `for` or another."""
         frame = _Frame(set(block.args) if loop else None)
         self.frames.append(frame)
         self.ops(block.ops)
@@ -88,7 +86,6 @@ class _Rewriter:
         return self.final(op.result)
 
     def constant(self, value: Any, like: Value) -> Value:
-        """A constant of the type of `like`."""
         return self.emit("const", value=value, type=like.type)
 
     def one(self, op: Op) -> None:
@@ -110,8 +107,9 @@ class _Rewriter:
             frame.changes.update(op.results)
 
     def _replaced(self, op: Op) -> bool:
-        """True if a pure op is done with: its result is an existing value (folded, by a rule, or computed before), or
-        the op has its place, in front of the loops that it does not depend on."""
+        """Whether a pure op is done with: its result is an existing value, or the op has its place, in front of loops
+        that it does not depend on.
+        """
         if not op.define.pure or op.regions or "scheduled" in op.define.traits:
             return False
         new = None
@@ -139,7 +137,7 @@ class _Rewriter:
         return True
 
     def _folded(self, op: Op) -> Value | None:
-        """The constant that an op on constants computes, if every element is the same one."""
+        """The constant that an op on constants computes, if every element is the same."""
         values: list[Any] = []
         for v in op.operands:
             values.append(const_of(v))
@@ -160,7 +158,7 @@ class _Rewriter:
         return self.constant(python(result[0]), op.result)
 
     def _spread(self, op: Op) -> Value | None:
-        """What an op of tiles that are one number each computes: once, of the numbers."""
+        """An op of tiles that are one number each, computed once, of the numbers."""
         if "elementwise" not in op.define.traits or not isinstance(op.result.type, Tile):
             return None
         numbers = [defined_by(v, "splat", "const") for v in op.operands]
@@ -201,7 +199,7 @@ class _Rewriter:
         return True
 
     def _invariants(self, op: Op) -> None:
-        """A value that every iteration of a `for` hands on unchanged is its initial value."""
+        """A value that every iteration hands on unchanged is its initial value."""
         body = op.regions[0]
         for e in edges(op):
             init, (arg,), (nxt,), res = e.init, e.args, e.ends, e.result
@@ -212,8 +210,9 @@ class _Rewriter:
                 self.again |= arg is not init
 
     def _steps_along(self, op: Op) -> None:
-        """A carried integer that every iteration moves on by the loop's own step is the induction variable and a
-        number: with it, what persistent kernels count twice (tiles to load, tiles to store) is computed once."""
+        """A carried integer that moves by the loop's own step is the induction variable and a number: what persistent
+        kernels count twice is computed once.
+        """
         body, (lo, _, step) = op.regions[0], op.operands[:3]
         iv = body.args[0]
         for e in edges(op):

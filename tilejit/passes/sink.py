@@ -4,10 +4,9 @@
     for ... {..}                            ->        %at = add %row, %cols
     store %at, %sum                                   store %at, %sum
 
-Ranges, splats and arithmetic on them (ops that are `cheap`) are copied to the first op behind the loop that needs them,
-if what the copies need takes fewer registers than they do; what nothing before the loop needs either is gone there.
-Masks that only what follows a product needs go behind it, to where they are needed, on the same condition: there are
-few predicates, and what they are kept in meanwhile is registers.
+Ops that are `cheap` (ranges, splats, arithmetic on them) are copied to the first op behind the loop that needs them, if
+what the copies need takes fewer registers. Masks that only what follows a product needs go to where they are needed on
+the same condition: predicates are few.
 """
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ from tilejit.ir.types import Tile, elem_of
 
 
 def sink(fn: Function) -> Function:
-    """Compute cheap values behind the loops that they are not used in, and masks behind products, in place; returns the
-    function."""
+    """Compute cheap values behind loops that do not use them, and masks behind products."""
     if _block(fn.body):
         drop_dead(fn)
     blocks = dict.fromkeys(op.parent for op in listed(fn.body) if op.name == "dot")
@@ -62,7 +60,6 @@ def _block(block: Block) -> bool:
 
 
 def _behind(block: Block, loop: Op) -> bool:
-    """Recompute behind one loop."""
     at = block.ops.index(loop)
     before, behind = set(block.ops[:at]), block.ops[at + 1:]
     used = {op: read(op) for op in behind}

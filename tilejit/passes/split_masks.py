@@ -7,10 +7,9 @@
     }                                                    }
 
 A comparison of affine integers (`affine.py`) whose elements all hold from an iteration on, or up to one, splits the
-loop there: scalars computed before it say where. What comes before, between and behind is a loop each, over the same
-carried values. Done for products whose sums pass through a `select` of `ELEMENTS` elements a thread or more: there
-threads compute all the time, where other loops wait for memory. The author decides with `split_masks`, of a kernel or
-of `tl.range`. As everywhere in facts about addresses, integers are taken not to wrap around.
+loop there: scalars computed before it say where. The parts are loops over the same carried values. Done for products
+whose sums pass through a `select` of `ELEMENTS` elements a thread or more: other loops wait for memory. `split_masks`,
+of a kernel or of `tl.range`, decides. Integers are taken not to wrap around.
 """
 from __future__ import annotations
 
@@ -47,7 +46,8 @@ _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 @dataclass
 class Limit:
     """Of the iterations in which masks hide nothing: "first" or "last" is `at / size`, rounded to their inside;
-    "always": there are some only if `at` is at least 0."""
+    "always": there are some only if `at` is at least 0.
+    """
 
     side: str
     at: Poly
@@ -55,7 +55,6 @@ class Limit:
 
 
 def split_masks(fn: Function) -> Function:
-    """Split the loops, in place; returns the function."""
     changed = False
     loops = [op for op in listed(fn.body) if op.name == "for"]
     for loop in reversed(loops):                                     # inner ones first
@@ -66,7 +65,7 @@ def split_masks(fn: Function) -> Function:
 
 
 class _Masks:
-    """The masks of a loop: what they compare, and where they hide nothing."""
+    """A loop's masks: what they compare, and where they hide nothing."""
 
     def __init__(self, fn: Function, loop: Op, asked: bool):
         self.fn, self.loop, self.asked = fn, loop, asked
@@ -95,7 +94,7 @@ class _Masks:
         return True
 
     def _short(self, step: int) -> bool:
-        """Whether the loop is known to have few iterations: the block on a diagonal, say."""
+        """Whether the loop is known to have few iterations (the block on a diagonal)."""
         lo, hi = self.loop.operands[:2]
         return any((most := (self.forms.scalar(end) - self.forms.scalar(lo)).constant) is not None and most < FEW * step
                    for end in _least_of(hi))
@@ -203,7 +202,7 @@ class _Masks:
                     "without them", where, parts=len(parts))
 
     def _wide(self, limits: list[Limit]) -> DType:
-        """The type of an integer that has room for all that bounds are computed from."""
+        """An integer type with room for all that bounds are computed from."""
         t = self.loop.operands[0].type
         assert isinstance(t, DType)
         atoms = [elem_of(a.type) for x in limits for a in x.at.atoms]
@@ -222,7 +221,6 @@ class _Masks:
 
     @classmethod
     def _ceil(cls, x: Limit, t: DType, b: Builder) -> Value:
-        """x, rounded up."""
         return build(b, x.at, t) if x.size == 1 else b("neg", cls._floor(x.at * number(-1), x.size, t, b))
 
 
@@ -238,8 +236,9 @@ def _all(name: str, values: list[Value], b: Builder) -> Value:
 
 
 def _room(x: Limit, lo: Poly, hi: Poly) -> tuple[int | None, int | None]:
-    """By how much the iteration of a loop that has least room, and the one that has most, is within a limit; None where
-    that is not known."""
+    """By how much the loop's iterations with the least and the most room are within a limit; None where that is not
+    known.
+    """
     first, last = lo * number(x.size), (hi - number(1)) * number(x.size)
     if x.side == "always":
         return x.at.constant, x.at.constant
@@ -290,7 +289,6 @@ def _is_mask(v: Value) -> bool:
 
 
 def _constant(v: Value) -> bool:
-    """Whether all elements are one known number."""
     if isinstance(v.op, Op) and "shape" in v.op.define.traits and len(v.op.operands) == 1:
         return _constant(v.op.operands[0])
     return const_of(v) is not None

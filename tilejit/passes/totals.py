@@ -7,8 +7,8 @@
     %s = reduce %t {axis=0} {..add..}                            yield %b }
                                                               %s = reduce %t {axis=0} {..add..}
 
-Where a thread's elements of what is carried and loaded take more registers than it has: 16-bit elements that are loaded
-one by one take a register each. A thread's sums are then of other elements of it.
+Where a thread's elements of what is carried and loaded take more registers than it has: 16-bit elements loaded one by
+one take a register each.
 """
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ _ADDS: dict[str, tuple[int | None, str]] = {
 
 
 def shrink_totals(fn: Function) -> Function:
-    """Shrink them, in place; returns the function."""
     threads, changed = 32 * total_warps(fn), False
     loops = [op for op in walk(fn.body) if op.name == "for" and not op.attrs.get("num_stages")
              and not any("dot" in x.name for x in walk(op.regions[0]))]

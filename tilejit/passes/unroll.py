@@ -11,14 +11,12 @@ from tilejit.passes.simplify import simplify
 
 
 def unroll(fn: Function) -> Function:
-    """Unroll the loops that ask for it, in place; returns the function."""
     asked = [op for op in listed(fn.body) if op.name == "for" and "unroll" in op.attrs]
     done = [_unrolled(fn, loop, loop.attrs.pop("unroll")) for loop in reversed(asked)]           # inner ones first
     return simplify(fn) if any(done) else fn
 
 
 def _unrolled(fn: Function, loop: Op, factor: int) -> bool:
-    """Whether a loop was worth it."""
     lo, hi, by = loop.operands[:3]
     step = const_of(by)
     if not isinstance(step, int) or not step:
@@ -44,7 +42,7 @@ def _unrolled(fn: Function, loop: Op, factor: int) -> bool:
 
 
 def _repeat(new: Op, loop: Op, step: int, factor: int) -> None:
-    """Put factor - 1 more copies of a loop's body into that of its copy `new`."""
+    """Put factor - 1 more copies of a loop's body into its copy `new`."""
     body, index = new.regions[0], new.regions[0].args[0]
     end = body.ops.pop()
     b, carried = Builder(body, loc=loop.loc), list(end.operands)

@@ -7,10 +7,9 @@
     %s = reduce %t {axis=0} {..add..}                         store %q, (sub %g, splat %s), (cmp %j, splat(%n))
     for %i = 0, %n, 4096 { .. store .. sub .. load .. }
 
-An argument that is the end of several such loops has a bound (`most`, a power of two): compilations differ by it.
-What a loop carries must be sums (or extrema) that only reductions read, and nothing may come from behind the end:
-elements there add nothing, and are not stored. All loads see what was there before the first store; so no store may be
-to what is read.
+An argument that is the end of several such loops has a bound (`most`, a power of two), by which compilations differ.
+What a loop carries must be sums (or extrema) that only reductions read, and elements behind the end add nothing and are
+not stored. All loads see what was there before the first store; so no store may be to what is read.
 """
 from __future__ import annotations
 
@@ -38,7 +37,6 @@ class _NotWhole(Exception):
 
 
 def whole_rows(fn: Function) -> Function:
-    """Put whole rows in the place of such loops, in place; returns the function."""
     bounds = {a: attrs["most"] for a, attrs in zip(fn.body.args, fn.arg_attrs) if "most" in attrs}
     groups: dict[tuple[Value, int], list[Op]] = {}
     for op in fn.body.ops if bounds else ():
@@ -105,7 +103,6 @@ class _Row:
             op.operands[0] = v
 
     def _init(self, total: Value) -> Value:
-        """What a loop's sum starts from."""
         return total.maker.operands[3 + total.maker.results.index(total)]
 
     def _check_memory(self) -> None:
@@ -124,7 +121,7 @@ class _Row:
             raise _NotWhole(f"rows of {self.size} elements are more than is kept")
 
     def _loop(self, loop: Op) -> dict[Value, Value]:
-        """Write a loop's ops for the whole row. Gives what is folded for each of its sums."""
+        """Write a loop's ops for the whole row; what is folded for each of its sums."""
         body, found = loop.regions[0], {}
         for i, total in enumerate(loop.results):
             users = [op for op, _ in self.table.get(total, ())]
@@ -180,7 +177,7 @@ class _Row:
         return self._computed(op, [self.whole(x) for x in op.operands])
 
     def _is_open(self, v: Value) -> bool:
-        """Whether a value is the loop's index, or that plus something the same in all elements."""
+        """Whether a value is the loop's index, perhaps plus something the same in all elements."""
         op = v.op
         if v in self.open:
             return True
@@ -234,12 +231,12 @@ class _Row:
         return self.made[key]
 
     def _behind(self, op: Op) -> Any:
-        """What the elements behind the row's end are; None where that is no known number."""
+        """What the elements behind the row's end are, or None."""
         return behind(op, self.ends.get, lambda cmp: _outside(cmp, self.end, self.size))
 
 
 def _outside(cmp: Op, end: Value, size: int) -> bool | None:
-    """What a comparison of the elements' indices with the row's end gives behind that; None for any other one."""
+    """What a comparison of indices with the row's end gives behind it; None for any other one."""
     index, bound, pred = *cmp.operands, cmp.attrs["pred"]
     if not _is_range(index, size):
         index, bound, pred = bound, index, {"gt": "lt", "le": "ge"}.get(pred, "")

@@ -1,8 +1,8 @@
-"""Descriptors that the program writes (`write_desc`): which they are, where they are written, and what is checked.
+"""Descriptors that the program writes (`write_desc`).
 
 A descriptor whose numbers only the program knows goes by TMA if a loop uses it that does not make it, or keeps it from
-one iteration to the next (`carried_desc.py`); otherwise writing it costs more than pointers do. Numbers that were
-loaded are taken to fit TMA, as Triton takes them; each program checks them and stops if they do not.
+one iteration to the next (`carried_desc.py`); otherwise writing it costs more than pointers. Loaded numbers are taken
+to fit TMA, as in Triton; each program checks them and stops if they do not.
 """
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Writing:
 
     @cached_property
     def known(self) -> Mapping[Value, AxisInfo]:
-        """Facts of all values."""
         return analyse(self.fn)
 
     @cached_property
@@ -35,7 +34,7 @@ class Writing:
         return analyse(self.fn, loaded=UNIT)
 
     def why_not(self, desc: Value, made: Op) -> str | None:
-        """Why a descriptor is better not written by the program, or must not be."""
+        """Why the program should not write a descriptor."""
         t = desc.desc
         around = set(enclosing(made))
         users = [op for op, _ in self.uses.get(desc, ()) if "tma" in op.define.traits]
@@ -78,13 +77,13 @@ class Writing:
 
     @staticmethod
     def _where_parts_change(made: Op, write: Callable[[Builder, Parts], Value]) -> Value:
-        """A descriptor that is written where it is made, or carried to there."""
+        """A descriptor written where it is made, or carried to there."""
         by = carried(made)
         return carry(made, by, write) if by is not None else write(beside(made), tuple(made.operands))
 
 
 def units(b: Builder, n: Value, t: Desc) -> Value:
-    """How many of the n elements of a row lie in whole units of 16 bytes."""
+    """How many of a row's n elements lie in whole units of 16 bytes."""
     unit = b.const(UNIT // t.elem.bytes, n.type)
     return b("mul", b("idiv", n, unit), unit)
 
