@@ -47,7 +47,6 @@ def address_slice(loop: Op, values: Iterable[Value]) -> Ahead | Op:
 
 
 def ahead_problem(load: Op) -> str:
-    """Why a load cannot be issued in an earlier iteration; empty if it can."""
     loop = loop_around(load)
     assert loop is not None
     if loop.name != "for":
@@ -80,7 +79,6 @@ def is_volatile(op: Op) -> bool:
 
 
 def may_alias(source: Value | None, write: Op) -> bool:
-    """Different arguments are different memory."""
     other = argument_of(write.operands[0]) if write.operands else None
     return source is None or other is None or source is other
 

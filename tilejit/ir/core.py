@@ -40,7 +40,6 @@ class Value:
 
     @property
     def owner(self) -> Op | None:
-        """The op that makes it, or whose block has it as an argument."""
         return self.op.parent if isinstance(self.op, Block) else self.op
 
     @property
@@ -196,7 +195,6 @@ class Builder:
 
 
 def beside(op: Op, behind: bool = False) -> Builder:
-    """Builds right before an op, or `behind` it."""
     return Builder(op.block, op.block.ops.index(op) + behind, op.loc)
 
 
@@ -240,7 +238,6 @@ def edge_of(v: Value) -> tuple[Op, Edge] | None:
 
 
 def edge_at(op: Op, index: int) -> tuple[Op, Edge] | None:
-    """The op and edge that an operand of a loop or terminator goes into."""
     owner = op
     if "terminator" in op.define.traits and op.parent is not None and op.parent.parent is not None:
         owner = op.parent.parent
@@ -269,7 +266,6 @@ def needed(ops: Iterable[Op], among: Collection[Op]) -> set[Op]:
 
 
 def controls(op: Op) -> list[Value]:
-    """What decides which regions of a `for`, `while` or `if` run, and how often."""
     ends = [op, *(region.terminator for region in op.regions)] if op.define.carries else []
     return [v for end in ends for v in end.operands[:end.define.fixed]]
 
@@ -294,7 +290,6 @@ def keep_edges(op: Op, kept: Sequence[int]) -> None:
 
 
 def _leading(op: Op) -> int:
-    """Block arguments before those that are carried: the induction variable of a `for`."""
     return max(0, len(op.regions[0].args) - len(op.results))
 
 
@@ -321,7 +316,6 @@ def walk(block: Block) -> Iterator[Op]:
 
 
 def listed(block: Block) -> list[Op]:
-    """`walk` as a list."""
     out: list[Op] = []
     done = 0
     for i, op in enumerate(block.ops, 1):
@@ -349,7 +343,6 @@ def read(op: Op) -> list[Value]:
 
 
 def uses(block: Block) -> dict[Value, list[tuple[Op, int]]]:
-    """For every value used in the block and its regions: its (op, operand index) pairs."""
     table: dict[Value, list[tuple[Op, int]]] = {}
     for op in listed(block):
         for i, v in enumerate(op.operands):
@@ -373,7 +366,6 @@ def replace(block: Block, mapping: dict[Value, Value]) -> None:
 
 
 def erase(ops: set[Op], block: Block) -> None:
-    """Remove the ops from the block and the regions inside it."""
     block.ops = [op for op in block.ops if op not in ops]
     for op in block.ops:
         for region in op.regions:
@@ -393,7 +385,6 @@ def clone_op(op: Op, mapping: dict[Value, Value], keep: Callable[[Op], bool] | N
 
 def clone_block(block: Block, mapping: dict[Value, Value],
                 keep: Callable[[Op], bool] | None = None) -> Block:
-    """A copy of a block without ops for which `keep` is false; adds to `mapping`."""
     new = Block([a.type for a in block.args], [a.name for a in block.args])
     mapping.update(zip(block.args, new.args))
     for op in block.ops:
@@ -425,7 +416,6 @@ def total_warps(fn: Function) -> int:
 
 
 def divides_k(fn: Function) -> bool:
-    """Whether the CTAs of a cluster divide what products sum over, instead of rows."""
     return fn.attrs.get("num_ctas", 1) > 1 and fn.attrs.get("cluster_split") == "K"
 
 
@@ -446,7 +436,6 @@ def loop_around(op: Op) -> Op | None:
 
 
 def inside(block: Block, op: Op) -> Op | None:
-    """The op of a block that is `op` or contains it, or None."""
     return op if op.parent is block else next((x for x in enclosing(op) if x.parent is block), None)
 
 
@@ -458,5 +447,4 @@ def made_in(v: Value, block: Block) -> bool:
 
 
 def const_of(v: Value) -> Any:
-    """The Python number in every element of a constant, or None."""
     return v.op.attrs["value"] if isinstance(v.op, Op) and v.op.name == "const" else None

@@ -15,7 +15,6 @@ def _is_root(op: Op) -> bool:
 
 
 def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
-    """The ops that effects need, and (op, index of an edge) pairs."""
     work = [op for op in listed(fn.body) if not op.define.pure and _is_root(op)]
     kept, slots = set(work), set[tuple[Op, int]]()
     for op in work:                              # grows meanwhile, and so does what an op needs

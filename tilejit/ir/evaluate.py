@@ -85,7 +85,6 @@ class Machine:
 
     def _slots(self, op: Op, address: np.ndarray,
                size: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(which, bytes of a buffer, index of the element) for each buffer that addresses fall in."""
         out = []
         owner = address >> _WINDOW
         for b in np.unique(owner):
@@ -133,7 +132,6 @@ class Machine:
 
     def read_modify_write(self, op: Op, elem: DType, ptr: np.ndarray, mask: Any, combine: Callable[..., np.ndarray],
                           *values: np.ndarray) -> np.ndarray:
-        """Atomically replace old by combine(old, *values), one element after another; returns the old ones."""
         on = np.broadcast_to(True if mask is None else mask, ptr.shape).ravel()
         live = np.nonzero(on)[0]
         address = ptr.ravel()[live]
@@ -215,7 +213,6 @@ def fold(op: Op, values: Sequence[np.ndarray]) -> list[np.ndarray] | None:
 
 
 def _values(out: Any) -> list[Any]:
-    """The results as arrays (numpy gives scalars for 0-d ones)."""
     several = out if isinstance(out, (list, tuple)) else () if out is None else (out,)
     return [np.asarray(x) if isinstance(x, np.generic) else x for x in several]
 

@@ -32,7 +32,6 @@ class Flight:
     registers: frozenset[Value]
 
     def named(self, names: Mapping[Value, Iterable[Value]], gone: Set[Value] = frozenset()) -> Flight:
-        """With more names; `gone` mean something else from here on."""
         def over(v: Value) -> set[Value]:
             return {*names.get(v, ()), *([] if v in gone else [v])}
 
@@ -55,7 +54,6 @@ def _meet(a: Flights, b: Flights) -> Flights:
 
 
 def _named(state: Flights, pairs: Iterable[tuple[Value | None, Value]], gone: Set[Value] = frozenset()) -> Flights:
-    """What is in flight where values get new names: pairs of old and new."""
     names: dict[Value, list[Value]] = {}
     for v, w in pairs:
         if v is not None:

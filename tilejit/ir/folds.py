@@ -7,7 +7,6 @@ from tilejit.ir.core import Block, Builder, Op, Value, clone_op
 
 
 def joined(folds: Sequence[Op], values: Sequence[Value], b: Builder) -> Op:
-    """One reduction of `values`, the operands of all, at the builder's place."""
     olds = [r for op in folds for r in op.results]
     elems = [a.type for op in folds for a in op.regions[0].args[:len(op.results)]]
     region = Block(elems * 2, [r.name for r in olds * 2])

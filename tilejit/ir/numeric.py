@@ -116,7 +116,6 @@ def erf(x: Array) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + e**-x) of float64."""
     return np.asarray(np.exp(-np.logaddexp(0.0, -x)), np.float64)
 
 

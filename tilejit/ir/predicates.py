@@ -83,7 +83,6 @@ class Predicates:
         return -2 ** (self.int_bitwidth - 1) if self.is_int_signed() else 0
 
     def codegen_name(self) -> str:
-        """Its name in the language: float32 for fp32."""
         for short, long in (("fp", "float"), ("bf", "bfloat")):
             if self.name.startswith(short):
                 return long + self.name[2:]
@@ -94,7 +93,6 @@ class Predicates:
         return self.name
 
     def mangle(self) -> str:
-        """Its name in names of functions: i32, u8, fp16."""
         if self.is_floating():
             return self.name
         return f"{'i' if self.is_int_signed() else 'u'}{self.bits}"

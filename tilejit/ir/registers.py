@@ -23,7 +23,6 @@ def size(v: Value) -> int:
 
 
 def root(v: Value) -> list[Value]:
-    """The values whose registers a value is in."""
     if isinstance(v.op, Op) and "registers" in v.op.define.traits:
         return [r for x in v.op.operands for r in root(x)]
     return [v]

@@ -38,7 +38,6 @@ class Barriers:
             self.completed[i] += 1
 
     def over(self, slot: Any, parity: Any) -> bool:
-        """Whether the phase of this parity is complete."""
         return self.completed[int(slot)] % 2 != int(parity)
 
 
@@ -91,7 +90,6 @@ class Role:
     crew: Crew = field(default_factory=lambda: Crew())
 
     def key(self, ring: Ring, slot: Any) -> tuple[int, int]:
-        """Which of a ring's tiles this group means by a slot."""
         return (0 if self.shared or not ring.private else self.group, int(slot))
 
     def arrivals(self, per: str) -> int:
@@ -101,7 +99,6 @@ class Role:
         return {"thread": 32 * self.warps, "warp": self.warps, "warpgroup": max(1, self.warps // 4)}[per]
 
     def wait(self, barriers: Barriers, slot: Any, parity: Any) -> None:
-        """Let others run until the phase is complete. Raises Stuck if none can."""
         self.crew.wait(lambda: barriers.over(slot, parity), f"{barriers.name}[{int(slot)}]")
 
 

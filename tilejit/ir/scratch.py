@@ -17,7 +17,6 @@ def scratch_bytes(op: Op) -> int:
 
 
 def element_bytes(t: Tile) -> int:
-    """Bytes of one element in scratch (predicates take one)."""
     return max(1, t.elem.bits // 8)
 
 
@@ -100,7 +99,6 @@ def axis_places(layout: LinearLayout, axis: int) -> list[tuple[str, int]]:
 
 
 def scanned_alone(layout: LinearLayout, axis: int) -> int:
-    """How many low bits of a dimension do not tell warps apart."""
     names = [n for n, _ in axis_places(layout, axis)]
     return names.index("warp") if "warp" in names else len(names)
 
@@ -111,7 +109,6 @@ def _of_all(t: Tile, registers: int, lanes: int = 32) -> int:
 
 
 def warp_bits(t: Tile, axis: int, ctas: int = 1) -> list[int]:
-    """The warp bits that a reduction along `axis` must combine in one of `ctas` CTAs."""
     from tilejit.layout.clusters import within
 
     assert t.layout is not None
@@ -159,7 +156,6 @@ def of_histogram(op: Op) -> int:
 
 
 def crossed(t: Tile, axis: int, mask: int) -> dict[str, int]:
-    """Which bits of the register, lane and warp an xor of the coordinate along `axis` by `mask` changes."""
     assert t.layout is not None
     return {n: sum(1 << i for i, b in enumerate(t.layout.bases_of(n)) if b[axis] & mask)
             for n in ("register", "lane", "warp")}

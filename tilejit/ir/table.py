@@ -124,7 +124,6 @@ class OpDef:
 
     @cached_property
     def carries(self) -> bool:
-        """Whether it is control flow that hands values on."""
         return "carries" in self.traits
 
     @cached_property
@@ -133,17 +132,14 @@ class OpDef:
 
     @cached_property
     def fixed(self) -> int:
-        """Operands before the variadic ones."""
         return next((i for i, n in enumerate(self.operands) if n.endswith("*")), len(self.operands))
 
     @cached_property
     def after(self) -> int:
-        """Operands after the variadic ones."""
         return len(self.operands) - self.fixed - 1 if self.variadic else 0
 
     @cached_property
     def counts(self) -> tuple[int, float]:
-        """The least and the greatest number of operands."""
         least = sum(not n.endswith(("?", "*")) for n in self.operands)
         return least, float("inf") if self.variadic else len(self.operands)
 
@@ -152,7 +148,6 @@ class OpDef:
         return tuple(a for a in self.attrs if not a.endswith("?"))
 
     def meaning(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator that sets the numpy meaning (`ir/evaluate.py`)."""
         self.evaluate = fn
         return fn
 

@@ -125,7 +125,6 @@ class Printer:
         return "{" + ", ".join(f"{k}={self.attr(v)}" for k, v in attrs.items()) + "}"
 
     def attr(self, v: Any) -> str:
-        """One attribute value; numpy scalars print as the Python number."""
         if isinstance(v, _TYPES):
             return self.type(v)
         if type(v).__module__ == "tilejit.layout.linear":
@@ -222,7 +221,6 @@ class _Parser:
         return fn
 
     def body(self, block: Block) -> None:
-        """Ops up to and including the closing brace."""
         while not self.take(r"\}"):
             op = self.op()
             op.parent = block

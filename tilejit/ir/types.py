@@ -38,7 +38,6 @@ class DType(Predicates):
 
     @cached_property
     def bytes(self) -> int:
-        """Size in memory (int1 takes one)."""
         return max(1, self.bits // 8)
 
     @cached_property
@@ -127,7 +126,6 @@ class Ptr:
         return False
 
     def is_const(self) -> bool:
-        """Whether stores through it are refused."""
         return self.const
 
     def is_floating(self) -> bool:
@@ -274,7 +272,6 @@ def elem_of(t: Type) -> Scalar:
 
 
 def with_elem(t: Type, elem: Scalar) -> Type:
-    """`t` with another element type."""
     return Tile(t.shape, elem, t.layout) if isinstance(t, Tile) else elem
 
 

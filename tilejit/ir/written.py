@@ -28,13 +28,11 @@ def written(fn: Function) -> set[str]:
 
 
 def follows_memory(fn: Function) -> bool:
-    """Whether addresses come from memory or from integers."""
     return any(_is_address(r) for op in walk(fn.body) if not op.regions for r in op.results
                if "read" in op.define.effects or not any(map(_is_address, op.operands)))
 
 
 def _sources(v: Value) -> list[Value]:
-    """What a value may be computed from: of a region's values, all that flows in or out."""
     op = v.owner
     return [] if op is None else [*op.operands, *(s for region in op.regions for s in region.terminator.operands)]
 

@@ -11,14 +11,12 @@ def cta_bases(layout: LinearLayout, ctas: int) -> tuple[Basis, ...]:
 
 
 def within(layout: LinearLayout, ctas: int) -> LinearLayout:
-    """What the first CTA holds, by its own warps."""
     bits = ctas.bit_length() - 1
     return LinearLayout(tuple((n, row[:len(row) - bits] if n == "warp" else row) for n, row in layout.bases),
                         layout.shape)
 
 
 def copies(rank: int, ctas: int) -> tuple[Basis, ...]:
-    """The CTA bases of a tile that every CTA holds whole."""
     return ((0,) * rank,) * (ctas.bit_length() - 1)
 
 
@@ -56,7 +54,6 @@ def parts_of(shape: tuple[int, ...], dim: int, ctas: int) -> tuple[Basis, ...]:
 
 
 def strips_of(size: int, strip: int, ctas: int) -> tuple[Basis, ...]:
-    """The CTA bases where the CTAs take strips of a row in turn."""
     assert size % (strip * ctas) == 0
     return tuple((strip << i,) for i in range(ctas.bit_length() - 1))
 
@@ -94,13 +91,11 @@ def beside(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
 
 
 def in_each(layout: LinearLayout, ctas: int) -> LinearLayout:
-    """A layout of one CTA's warps as that of a tile that every CTA holds whole."""
     zeros = copies(layout.rank, ctas)
     return LinearLayout(tuple((n, row + zeros if n == "warp" else row) for n, row in layout.bases), layout.shape)
 
 
 def divided_dim(layout: LinearLayout, ctas: int) -> int | None:
-    """The dimension of which CTA i holds the i-th of equal parts, or None."""
     bases = cta_bases(layout, ctas)
     for d, size in enumerate(layout.shape):
         if size >= ctas and bases == parts_of(layout.shape, d, ctas):

@@ -50,7 +50,6 @@ class Swaps:
     source: tuple[int, ...]
 
     def words(self, elem_bytes: int) -> int:
-        """How many neighbouring registers travel together in 32 bits."""
         pack = max(1, 4 // elem_bytes)
         firsts = [self.source[r // pack * pack] for r in range(len(self.source))]
         together = all(1 << j >= pack for _, j in self.steps) and len(self.source) % pack == 0 and all(
@@ -103,7 +102,6 @@ class Halves:
 
     @property
     def bytes(self) -> int:
-        """Shared memory for a half."""
         return self.plan.bytes if isinstance(self.plan, (ThroughShared, Halves)) else 0
 
 
@@ -319,14 +317,12 @@ def bank_conflicts(lane_offsets: tuple[int, ...], elem_bytes: int, vec: int) -> 
 
 
 def access_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int:
-    """Shared-memory cycles of one warp moving all its registers, each access as wide as possible."""
     bits = address_bits(regs, memory)
     vec = bits.vector(elem_bytes)
     return bank_conflicts(bits.lane, elem_bytes, vec) * (regs.num_registers // vec)
 
 
 def read_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int:
-    """Cycles of one warp reading all its registers, by ldmatrix if possible."""
     from tilejit.layout.matrices import matrix_cycles
 
     by_matrices = matrix_cycles(regs, memory, elem_bytes)
@@ -334,6 +330,5 @@ def read_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> in
 
 
 def write_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int:
-    """Cycles of one warp writing all its registers, by stmatrix if possible."""
     copies = regs.zero_bits("lane") or regs.zero_bits("register")
     return access_cycles(regs, memory, elem_bytes) if copies else read_cycles(regs, memory, elem_bytes)

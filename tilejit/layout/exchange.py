@@ -33,7 +33,6 @@ class Parts:
 
     @property
     def share(self) -> int:
-        """Bytes from one CTA to another in one round."""
         return self.bytes // self.ctas // self.rounds
 
     @property
@@ -42,12 +41,10 @@ class Parts:
 
     @property
     def most_rounds(self) -> int:
-        """Rounds in which accesses are still as wide."""
         return max(1, self.result.num_registers // 4)
 
     @property
     def per_round(self) -> int:
-        """Registers of the result that one round fills."""
         return self.result.num_registers // self.rounds
 
     @cached_property

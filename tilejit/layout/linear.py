@@ -91,7 +91,6 @@ class LinearLayout:
         return len(self.shape)
 
     def bases_of(self, name: str) -> tuple[Basis, ...]:
-        """The bases of one input, low bit first."""
         return self._by_name.get(name, ())
 
     @cached_property
@@ -121,7 +120,6 @@ class LinearLayout:
         return count
 
     def apply(self, **places: int) -> tuple[int, ...]:
-        """Coordinates of the element at a place; other inputs are 0."""
         out = [0] * self.rank
         for name, value in places.items():
             for i, basis in enumerate(self.bases_of(name)):
@@ -131,7 +129,6 @@ class LinearLayout:
 
     @_remembered
     def registers(self) -> tuple[tuple[int, ...], ...]:
-        """Coordinates of the first thread's elements, in register order."""
         dims = []
         for d in range(self.rank):
             out = [0]
@@ -153,7 +150,6 @@ class LinearLayout:
         return warp[:, None, None] ^ lane[None, :, None] ^ r[None, None, :]
 
     def zero_bits(self, name: str) -> tuple[int, ...]:
-        """Bits of an input that do not change the element."""
         return tuple(i for i, b in enumerate(self.bases_of(name)) if not any(b))
 
     # -- algebra --------------------------------------------------------------------------------------
@@ -162,7 +158,6 @@ class LinearLayout:
 
     @_remembered
     def canonical(self) -> LinearLayout:
-        """Without register bits that hold copies."""
         kept: list[Basis] = []
         echelon: list[int] = []
         for basis in self.bases_of("register"):
@@ -199,7 +194,6 @@ class LinearLayout:
 
     @_remembered
     def expand_dims(self, axis: int) -> LinearLayout:
-        """Insert a dimension of size 1 before `axis`."""
         return self._map(lambda b: [*b[:axis], 0, *b[axis:]],
                          (*self.shape[:axis], 1, *self.shape[axis:]))
 
@@ -256,7 +250,6 @@ class LinearLayout:
 
     # -- inverses and products ------------------------------------------------------------------------
     def _flat(self, basis: Basis) -> int:
-        """A coordinate vector as one integer, the last dimension's bits lowest."""
         flat = 0
         for x, s in zip(basis, self.shape):
             flat = (flat << _bits(s)) | x
@@ -267,7 +260,6 @@ class LinearLayout:
         return [(n, i, self._flat(b)) for n, row in self.bases for i, b in enumerate(row)]
 
     def is_surjective(self) -> bool:
-        """Whether every element is held somewhere."""
         return len(_echelon(self, None)) == sum(map(_bits, self.shape))
 
     def is_injective(self) -> bool:

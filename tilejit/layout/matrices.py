@@ -31,7 +31,6 @@ class Matrices:
 
     @property
     def count(self) -> int:
-        """Matrices of one instruction: 1, 2 or 4."""
         return 1 << len(self.registers)
 
 
@@ -59,7 +58,6 @@ def _fits(inside: tuple[int, ...], rest: tuple[int, ...], bits: AddressBits, ele
 
 
 def matrix_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> int | None:
-    """Cycles of one warp reading a tile by ldmatrix, with bank conflicts; None if it cannot."""
     found = split(regs, memory, elem_bytes)
     if found is None:
         return None

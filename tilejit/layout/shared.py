@@ -43,13 +43,11 @@ def boxed(size: int) -> int:
 
 
 def span_elements(buffer: Slot) -> int:
-    """Elements of the fastest dimension in one sub-tile."""
     extent = buffer.shape[buffer.order[0]]
     return min(extent, buffer.swizzle // buffer.elem.bytes) if buffer.swizzle else boxed(extent)
 
 
 def slot_rows(buffer: Slot) -> int:
-    """The product of all dimensions but the fastest."""
     n = 1
     for d in buffer.order[1:]:
         n *= buffer.shape[d]

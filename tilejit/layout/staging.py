@@ -38,18 +38,15 @@ def piece_layout(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
 
 
 def splits_by_registers(layout: LinearLayout, size: int, axis: int) -> bool:
-    """Whether only register bits choose between pieces."""
     return all(b[axis] < size for name in ("lane", "warp") for b in layout.bases_of(name)) and \
         all(b[axis] < size or sum(b) == b[axis] for b in layout.bases_of("register"))
 
 
 def turned(layout: LinearLayout) -> bool:
-    """Whether it is the transposed wgmma accumulator's pattern."""
     return accumulated(layout.transpose((1, 0))) if layout.rank == 2 else False
 
 
 def accumulated(layout: LinearLayout) -> bool:
-    """Whether it is the wgmma accumulator's pattern."""
     return (layout.bases_of("register")[:3] == ((0, 1), (8, 0), (0, 8))
             and layout.bases_of("lane") == ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
             and all(b[1] == 0 for b in layout.bases_of("warp")))

@@ -32,7 +32,6 @@ from tilejit.passes.walked_rows import whole_rows
 
 
 def layouts(fn: Function) -> Function:
-    """Give every tile a layout, and mark loads that may be asynchronous copies, or are ahead."""
     from tilejit.passes.copies import mark_ahead, mark_copies
     from tilejit.passes.layouts import assign_layouts
 

@@ -105,7 +105,6 @@ class _Carried:
     by: int
 
     def moved(self, step: Poly, v: Value) -> Poly | None:
-        """How far v has come where every iteration adds `step`; None where that is no polynomial."""
         if not _stays(step, v) or any(c % self.by for c in step.values()):
             return None
         return Poly({m: c // self.by for m, c in step.items()}) * self.counted
@@ -142,7 +141,6 @@ class Forms:
         return Poly({(v,): 1})
 
     def _carried(self, v: Value) -> Poly:
-        """A scalar that a counted loop moves by the same step."""
         found = self._steps_of(v)
         if found is not None:
             step = self.scalar(found.end) - Poly({(v,): 1})
@@ -205,7 +203,6 @@ class Forms:
         return x.plus(y, 1 if op.name == "add" else -1) if op.name in ("add", "sub") else None
 
     def _clamped(self, op: Op) -> Affine | None:
-        """`where(x < n, x, other)`: x below n."""
         cond, x, _ = op.operands
         if isinstance(cond.op, Op) and cond.op.name == "cmp" and cond.op.attrs["pred"] == "lt" \
                 and cond.op.operands[0] is x:
@@ -312,7 +309,6 @@ def _bound(low: Affine, high: Affine, equal: bool) -> list[Bound] | None:
 
 
 def _wrapped(x: Affine, y: Affine) -> Affine | None:
-    """x modulo y, where x counts up by one along one dimension."""
     moving = [d for d, s in enumerate(x.steps) if s]
     if len(moving) != 1 or x.steps[moving[0]].constant != 1 or x.wraps or not y.scalar or y.wraps:
         return None
@@ -320,7 +316,6 @@ def _wrapped(x: Affine, y: Affine) -> Affine | None:
 
 
 def _dim(op: Op, d: int) -> int:
-    """Where a dimension of an op's operand is in its result."""
     if op.name == "expand_dims":
         return d + (d >= op.attrs["axis"])
     return list(op.attrs["order"]).index(d) if op.name == "trans" else d
@@ -335,20 +330,17 @@ def _moved(op: Op, x: Affine) -> Affine:
 
 
 def _widens(op: Op) -> bool:
-    """Whether a cast between integers keeps every value."""
     src, dst = elem_of(op.operands[0].type), op.attrs["dtype"]
     return bool(isinstance(src, DType) and src.is_int() and src.bits > 1 and dst.is_int() and dst.bits >= src.bits
                 and (dst.kind == src.kind or dst.bits > src.bits and src.kind == "uint"))
 
 
 def _stays(p: Poly, v: Value) -> bool:
-    """Whether a polynomial is the same in every iteration of the loop that carries v."""
     body = v.op
     return not any(made_in(a, body) for a in p.atoms)  # type: ignore[arg-type]
 
 
 def build(b: Builder, p: Poly, t: Type = int32) -> Value:
-    """A polynomial computed by `b` in integers of type t."""
     def atom(v: Value) -> Value:
         return v if v.type == t else b("cast", v, dtype=t)
 

@@ -38,13 +38,11 @@ def check_signs(fn: Function) -> Function:
 
 
 def _gains(op: Op, known: list[AxisInfo]) -> bool:
-    """Whether a dividend's sign would tell something of the result."""
     now, then = fact_of(op, known), fact_of(op, [known[0]._replace(nonnegative=True), *known[1:]])
     return (then.contiguity, then.constancy) != (now.contiguity, now.constancy)
 
 
 def _addresses(fn: Function) -> set[Value]:
-    """What addresses and masks of accesses through tiles of pointers are computed from."""
     return reached([v for op in listed(fn.body) for v in op.operands if isinstance(v.type, Tile)
                     and isinstance(v.type.elem, Ptr) or op.name in ("load", "store")], unloaded)
 
@@ -87,7 +85,6 @@ def _meant(v: Value, facts: dict[Value, AxisInfo]) -> bool:
 
 
 def may_check(fn: Function, v: Value, facts: dict[Value, AxisInfo]) -> bool:
-    """Whether the program may check a scalar's sign."""
     return fn.attrs.get("check_signs") is not False and not isinstance(v.type, Tile) and _meant(v, facts)
 
 

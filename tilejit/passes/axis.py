@@ -44,12 +44,10 @@ class AxisInfo(NamedTuple):
         return self.divisibility[d]
 
     def every(self, unit: int = 1) -> int:
-        """What divides every value."""
         return max(self.multiple(d, 1, unit) for d in range(self.rank))
 
 
 def power(n: int) -> int:
-    """The largest power of two that divides n (ANY for zero)."""
     return min(n & -n, ANY) if n else ANY
 
 
@@ -150,7 +148,6 @@ def _unknown(t: Type) -> AxisInfo:
 
 @lru_cache
 def _nothing(rank: int, nonnegative: bool) -> AxisInfo:
-    """What is known of any value of that rank and sign."""
     ones = (1,) * rank
     return AxisInfo(ones, ones, ones, None, nonnegative)
 
@@ -189,13 +186,11 @@ def _op(op: Op, facts: dict[Value, AxisInfo]) -> None:
 
 
 def fact_of(op: Op, known: list[AxisInfo]) -> AxisInfo:
-    """The facts of an op's one result, given its operands'."""
     rule = _RULES.get(op.name)
     return rule(op, *known) if rule is not None else _pointwise(op, known, op.result)
 
 
 def _pointwise(op: Op, known: list[AxisInfo], r: Value) -> AxisInfo:
-    """Constant where all operands are."""
     info = _unknown(r.type)
     pointwise = "elementwise" in op.define.traits and op.define.effects <= {"read"}
     if pointwise and known and known[0].rank == info.rank:
@@ -372,7 +367,6 @@ def _same(op: Op, x: AxisInfo) -> AxisInfo:
 
 
 def _unit(t: Type) -> int:
-    """By how much contiguous values differ: one, or an element's bytes for pointers."""
     e = elem_of(t)
     return e.elem.bytes if isinstance(e, Ptr) else 1
 

@@ -33,7 +33,6 @@ class Carried(NamedTuple):
 
 
 def carried(made: Op) -> Carried | None:
-    """The loop around a `make_desc` that may hand on its parts unchanged, if any."""
     parts = tuple(made.operands)
     for loop in enclosing(made):
         if loop.name != "for":
@@ -57,7 +56,6 @@ def _inside(v: Value, loop: Op) -> bool:
 
 
 def _kept(parts: Parts, by: Carried) -> bool:
-    """Whether these may be what an iteration was given."""
     branch = _branch(parts, by)
     return parts == by.given or branch is not None and any(_kept(_way(parts, branch, i), by) for i in (0, 1))
 
@@ -73,7 +71,6 @@ def _branch(parts: Parts, by: Carried) -> Op | None:
 
 
 def _before(op: Op, other: Op) -> bool:
-    """Whether an op stands before another one, in its block or one around it."""
     at: Op | None = other
     while at is not None and at.parent is not op.parent:
         at = at.parent.parent if at.parent is not None else None

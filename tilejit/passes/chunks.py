@@ -66,7 +66,6 @@ def chunk(fn: Function) -> Function:
 
 
 def _through_loop(group: Group, cost: int, elements: int, dims: Sequence[int]) -> bool:
-    """Let a group's roots go through a loop of so many elements a chunk; whether they can."""
     where, fn = group.roots[0].place if group.roots else group.block.ops[0].place, group.fn
     problem = group.problem(elements, dims)
     if problem and cost > MOST:
@@ -81,7 +80,6 @@ def _through_loop(group: Group, cost: int, elements: int, dims: Sequence[int]) -
 
 
 def _roots(fn: Function, block: Block) -> list[Op]:
-    """The stores of tiles in a block, and its atomics whose results nobody needs."""
     table = uses(fn.body)
     found = [op for op in block.ops if "write" in op.define.effects and len(op.operands) > 1
              and isinstance(op.operands[1].type, Tile) and op.define.layout in ("access", "block")]
@@ -96,13 +94,11 @@ def _much(fn: Function, block: Block, threads: int) -> list[Op]:
 
 
 def _sums_much(block: Block, threads: int) -> bool:
-    """Whether the sums of a product here, or in inner loops, take more registers than threads have."""
     most = MOST_SUMS * 256 // max(threads, 256)
     return any(_numbers(op.result, threads) > most for op in walk(block) if op.name == "dot")
 
 
 def _multiplies(loop: Op) -> bool:
-    """Whether a loop has products."""
     return any(op.name == "dot" for op in walk(loop.regions[0]))
 
 
@@ -148,12 +144,10 @@ def _loads_much(fn: Function, block: Block, threads: int) -> bool:
 
 
 def _numbers(v: Value, threads: int) -> int:
-    """A thread's registers for a tile that is computed with."""
     return prod(shape_of(v.type)) // threads * max(1, elem_of(v.type).bits // 32) if isinstance(v.type, Tile) else 0
 
 
 def _cost(op: Op, threads: int) -> int:
-    """A thread's instructions for one op on tiles, about."""
     tiles = [v.type for v in (*op.results, *op.operands) if isinstance(v.type, Tile)]
     if op.name == "sort_runs":
         return 2 * len(exchanges(op)) * (tiles[0].numel // threads)

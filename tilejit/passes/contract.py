@@ -14,7 +14,6 @@ from tilejit.ir.types import DType, elem_of
 
 
 def contract(fn: Function) -> Function:
-    """Form `fma` where sum and product are in one block: nothing lives longer for it."""
     if not fn.attrs.get("enable_fp_fusion", True):
         return fn
     table = uses(fn.body)
@@ -48,7 +47,6 @@ def contract(fn: Function) -> Function:
 
 
 def _only_here(v: Value, op: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
-    """Whether a value is a product in the block of `op`, which alone needs it, once."""
     return isinstance(v.op, Op) and v.op.name == "mul" and v.op.parent is op.parent and len(table[v]) == 1
 
 
@@ -57,7 +55,6 @@ def _is_spread(v: Value) -> bool:
 
 
 def _negated(v: Value, b: Builder) -> Value:
-    """-v, of fewer elements where v is spread over a tile."""
     if _is_spread(v):
         return b(v.maker.name, _negated(v.maker.operands[0], b), **v.maker.attrs)
     if const_of(v) is not None:

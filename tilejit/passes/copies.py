@@ -20,7 +20,6 @@ SIZES = (4, 8, 16)
 
 
 def mark_copies(fn: Function) -> Function:
-    """Mark the loads that may be copies; reasons against go to the report."""
     if fn.attrs.get("num_ctas", 1) > 1:
         return fn
     loops = pipelined_loops(fn)
@@ -37,7 +36,6 @@ def mark_copies(fn: Function) -> Function:
 
 
 def mark_ahead(fn: Function) -> Function:
-    """Mark the loads of pipelined loops that only the next iteration reads."""
     loops = pipelined_loops(fn)
     for op in walk(fn.body):
         if op.name == "load" and loop_around(op) in loops and _is_ahead(op):
@@ -62,12 +60,10 @@ def pipelined_loops(fn: Function) -> set[Op]:
 
 
 def wants_copies(fn: Function, op: Op, loops: set[Op]) -> bool:
-    """Whether a load may become a copy; `loops`: the pipelined ones."""
     return loop_around(op) in loops and _depth(fn, op) != 1 and not _is_ahead(op)
 
 
 def _is_ahead(load: Op) -> bool:
-    """Whether only the next iteration reads what is loaded."""
     loop = loop_around(load)
     if loop is None or load.parent is not loop.regions[-1]:
         return False
@@ -81,7 +77,6 @@ def _is_ahead(load: Op) -> bool:
 
 
 def refused(op: Op) -> str:
-    """Why cp.async cannot do a load in any layout, or ""."""
     t = op.result.tile
     if not isinstance(t.elem, DType) or t.elem.kind == "bool":
         return f"elements of {t.elem} are not copied as they are"
@@ -93,7 +88,6 @@ def refused(op: Op) -> str:
 
 
 def copy_problem(op: Op) -> str:
-    """Why cp.async cannot do a load, or ""."""
     t = op.result.type
     if problem := refused(op):
         return problem

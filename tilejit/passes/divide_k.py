@@ -47,7 +47,6 @@ def divide_k(fn: Function) -> Function:
 
 
 def _parts(fn: Function, table: dict[Value, list[tuple[Op, int]]]) -> dict[Value, None]:
-    """Every value that is a CTA's part of a sum, in order."""
     found: dict[Value, None] = {}
     dots = [op for op in walk(fn.body) if op.name == "dot"]
     for op in dots:
@@ -68,7 +67,6 @@ def _parts(fn: Function, table: dict[Value, list[tuple[Op, int]]]) -> dict[Value
 
 
 def _starts(v: Value) -> list[Value]:
-    """What a part begins with: the accumulator of a product, what a loop starts from and hands on."""
     if isinstance(v.op, Op) and v.op.name == "dot":
         return [v.op.operands[2]]
     found = edge_of(v)
@@ -84,7 +82,6 @@ def _zero(v: Value) -> bool:
 
 
 def _continues(op: Op, index: int, parts: dict[Value, None]) -> bool:
-    """Whether a use of a part leaves it a part."""
     if op.name == "dot":
         return index == 2
     into = edge_at(op, index)

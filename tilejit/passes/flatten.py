@@ -15,7 +15,6 @@ from tilejit.ir.types import shape_of
 
 
 def flatten(fn: Function) -> Function:
-    """Rewrite accesses whose tiles are only reshaped between block and matrix."""
     table = uses(fn.body)
     mapping: dict[Value, Value] = {}
     gone: set[Op] = set()

@@ -47,7 +47,6 @@ def _other(block: Block, first: Op) -> tuple[Op, list[Op]] | None:
 
 
 def _plain(op: Op) -> bool:
-    """Whether a reduction's sides may be swapped: sums, least and greatest."""
     region, n = op.regions[0], len(op.results)
     return len(region.ops) == n + 1 and all(
         x.name in ("minimum", "maximum") or "commutative" in x.define.traits for x in region.ops[:-1])

@@ -48,7 +48,6 @@ from tilejit.passes.products import choose_units
 
 
 def assign_layouts(fn: Function) -> Function:
-    """The conversions that remain go to the report."""
     split_cheap(fn)
     choose_units(fn)
     mark_reductions(fn)
@@ -117,7 +116,6 @@ class Assignment:
         return self.chosen
 
     def settle(self, v: Value, vector_bytes: int) -> None:
-        """Give a tile that nothing else decides its default layout."""
         if v not in self.chosen and not self.in_shared(v):
             self.set(v, self.default(v, vector_bytes))
             self.spread()
@@ -163,14 +161,12 @@ class Assignment:
             raise _no_layout(t, e, v.op) from None
 
     def coalesced(self, access: Op, near: LinearLayout | None) -> LinearLayout:
-        """The layout of an access that nothing else decides."""
         try:
             return self.accesses.coalesced(access, near)
         except ValueError as e:
             raise _no_layout(access.operands[0].tile, e, access) from None
 
     def in_shared(self, v: Value) -> bool:
-        """Whether only products read a block, in place."""
         if not _loaded_block(v):
             return False
         return all((u.name == "dot" and i < 2 and ("unit" not in u.attrs or self.by_matrices(v, i)))
@@ -197,7 +193,6 @@ class Assignment:
                 self.set(v, layout)
 
     def spread(self) -> None:
-        """Carry layouts through the ops that make and use values, until nothing changes."""
         while self.queue:
             v = self.queue.popleft()
             layout = self.chosen[v]
@@ -285,13 +280,11 @@ def _arrives_in_shared(v: Value) -> bool:
 
 
 def _weight(access: Op) -> tuple[int, int]:
-    """How much an access matters: loops around it, then bytes."""
     t = access.operands[0].tile
     return loops_around(access), t.numel * t.elem.elem.bytes  # type: ignore[union-attr]
 
 
 def _loaded_block(v: Value) -> bool:
-    """Whether a descriptor loads the matrix, perhaps transposed."""
     op = v.op
     if not isinstance(op, Op) or not isinstance(v.type, Tile) or len(v.type.shape) != 2:
         return False

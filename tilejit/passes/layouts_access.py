@@ -125,7 +125,6 @@ class Accesses:
         return with_vectors(held, dim, width) if held.contiguous_registers(dim) < width else None
 
     def narrower(self, op: Op, layout: LinearLayout) -> bool:
-        """Whether threads would write parts of vectors, where exchanging registers mends that."""
         better = self.turned(op, layout)
         return better is not None and self.cycles(op, better) <= self.cycles(op, layout)
 
@@ -149,7 +148,6 @@ def loops_around(op: Op) -> int:
 
 
 def _bytes(op: Op) -> int:
-    """Of an element that is accessed."""
     elem = elem_of(op.operands[0].type)
     assert isinstance(elem, Ptr)
     return elem.elem.bytes
@@ -188,7 +186,6 @@ def with_vectors(held: LinearLayout, dim: int, width: int) -> LinearLayout | Non
 
 
 def fastest(op: Op, facts: Facts) -> int:
-    """The dimension along which an access is contiguous, the last of equals."""
     run = facts[op.operands[0]].contiguity
     return max(range(len(run)), key=lambda d: (run[d], d))
 

@@ -13,7 +13,6 @@ from tilejit.passes.layouts_rules import backward, natural, wanted
 
 
 def insert(fn: Function) -> None:
-    """For every result and operand whose layout is not the one its op works in."""
     made = [(op, layout) for op in walk(fn.body) if (layout := natural(op)) is not None
             and any(isinstance(r.type, Tile) and r.type.layout != layout for r in op.results)]
     table = uses(fn.body) if made else {}
@@ -132,7 +131,6 @@ def _after(fn: Function, op: Op, table: dict) -> bool:
 
 
 def _repeats(op: Op) -> bool:
-    """Whether more threads hold an element after a conversion than before."""
     before, after = (v.tile.layout for v in (op.operands[0], op.result))
     assert before is not None and after is not None
     return after.num_registers > before.num_registers
@@ -144,7 +142,6 @@ def _bytes(v: Value) -> int:
 
 
 def describe(fn: Function) -> list[Record]:
-    """One line for each conversion that moves data between threads."""
     lines = []
     table = uses(fn.body)
     for op in walk(fn.body):

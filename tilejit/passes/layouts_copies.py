@@ -9,7 +9,6 @@ _MOST_OPS = 48
 
 
 def split_cheap(fn: Function) -> None:
-    """Clone cheap tile ops until each has one user."""
     size: dict[Op, int] = {}          # ops to compute the value anew
     for op in walk(fn.body):
         if len(op.results) != 1 or not isinstance(op.results[0].type, Tile) or not op.define.pure \
@@ -24,7 +23,6 @@ def split_cheap(fn: Function) -> None:
 
 
 def _split(block: Block, size: dict[Op, int], table: dict[Value, list[tuple[Op, int]]]) -> None:
-    """Backwards, so that the operands of a copy are split in their turn."""
     out: list[Op] = []
     for op in reversed(block.ops):
         for region in reversed(op.regions):

@@ -44,7 +44,6 @@ def in_other_order(dot: Op) -> LinearLayout | None:
 
 
 def _through_pointers(v: Value, numel: int) -> bool:
-    """Whether a tile is computed from one of at least `numel` elements that was loaded through pointers."""
     def sources(v: Value) -> list[Value]:
         op = v.op
         pure = isinstance(op, Op) and isinstance(v.type, Tile) and op.define.pure and not op.regions

@@ -45,7 +45,6 @@ def handed_over(op: Op, v: Value) -> list[Value]:
 
 # -- what an op needs ---------------------------------------------------------------------------------------
 def wanted(op: Op) -> dict[int, LinearLayout]:
-    """Operands that must have a certain layout: index and layout."""
     targets: dict[int, LinearLayout | None] = {}
     kind = op.define.layout
     if kind == "same":
@@ -76,13 +75,11 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
 
 
 def operand_layout(dot: Op, index: int, accumulator: LinearLayout) -> LinearLayout:
-    """In which mma.sync takes operand 0 or 1 of a product with that accumulator."""
     t = dot.operands[index].tile
     return mma_operand(accumulator, index, t.shape[-2 if index else -1], t.elem.bits // 8)
 
 
 def natural(op: Op) -> LinearLayout | None:
-    """In which an op produces its results, where its first operand decides it."""
     source = layout_of(op.operands[0]) if op.operands else None
     if op.define.layout in ("access", "picks") or source is None:
         return source

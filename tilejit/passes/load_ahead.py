@@ -30,7 +30,6 @@ TRIPS = 8
 
 
 def load_ahead(fn: Function) -> Function:
-    """Issue loads ahead; the report says of which loops."""
     pipelined = pipelined_loops(fn)
     for loop in [op for op in listed(fn.body) if op.name == "for" and op not in pipelined]:
         if any("loop" in op.define.traits for op in walk(loop.regions[0])):
@@ -56,12 +55,10 @@ class _Load:
 
     @property
     def needed(self) -> list[Value]:
-        """What must be known to issue it."""
         return [*self.op.operands, *([self.under[0]] if self.under else [])]
 
 
 def _early(op: Op, loop: Op) -> _Load | None:
-    """A load that can be issued in an earlier iteration."""
     body, block = loop.regions[0], op.parent
     assert block is not None
     under = None
@@ -98,7 +95,6 @@ class _Loop:
         self.down = isinstance(step := const_of(loop.operands[2]), int) and step < 0
 
     def rewrite(self) -> None:
-        """Loads of the first iterations before the loop, later ones in it."""
         loop, body = self.loop, self.loop.regions[0]
         lo, _, step = loop.operands[:3]
         b = beside(loop)
@@ -124,7 +120,6 @@ class _Loop:
         loop.add_results(v.type for v in (*carried, *queue))
 
     def issue(self, at: Value, carried: list[Value], b: Builder) -> tuple[list[Value], list[Value]]:
-        """The loads of the iteration `at`, if there is one, and what is carried on."""
         body = self.loop.regions[0]
         env = {body.args[0]: at, **{e.args[0]: now for e, now in zip(self.found.carried, carried)}}
         inside = b("cmp", at, self.loop.operands[1], pred="gt" if self.down else "lt")
@@ -137,7 +132,6 @@ class _Loop:
         return made, [env.get(v, v) for e in self.found.carried for v in e.ends[:1]]
 
     def load(self, x: _Load, inside: Value, env: dict[Value, Value], b: Builder) -> Value:
-        """One load of another iteration, under the conditions."""
         pointer, *masked = [env.get(v, v) for v in x.op.operands]
         if x.under is not None:
             held = env.get(x.under[0], x.under[0])

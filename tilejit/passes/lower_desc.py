@@ -50,7 +50,6 @@ class _Parts:
 
 
 def lower_desc(fn: Function) -> Function:
-    """Rewrite every use of a descriptor that TMA cannot serve."""
     pass_ = _Lowering(fn)
     for op in list(walk(fn.body)):  # all before the first rewrite: the facts are those of the whole function
         if op.name == "make_desc":
@@ -82,7 +81,6 @@ def why_pointers(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> 
 
 
 def unknown_to_host(made: Op, fn: Function) -> str | None:
-    """What the host does not know of a descriptor, if anything."""
     base, *dims = made.operands
     if base not in fn.body.args:
         return "its base is not a kernel argument but computed in the kernel"
@@ -91,7 +89,6 @@ def unknown_to_host(made: Op, fn: Function) -> str | None:
 
 
 def against_a_rule(made: Op, t: Desc, fn: Function) -> str | None:
-    """Which of TMA's rules strides and base surely break, if any."""
     base, *dims = made.operands
     *outer, inner = dims[len(t.block_shape):]
     if const_of(inner) != 1:
@@ -110,7 +107,6 @@ def against_a_rule(made: Op, t: Desc, fn: Function) -> str | None:
 
 
 def _unknown(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> str | None:
-    """Which of TMA's rules is not known to hold of a descriptor that may start anywhere."""
     t, made = desc.type, desc.op
     assert isinstance(t, Desc) and isinstance(made, Op)
     base, rank = made.operands[0], len(t.block_shape)
@@ -131,7 +127,6 @@ def _unknown(desc: Value, fn: Function, facts: Mapping[Value, AxisInfo]) -> str 
 
 
 def _misplaced(op: Op, t: Desc) -> str | None:
-    """Why TMA cannot take a block at these offsets, as far as they are constants."""
     offsets = [const_of(v) for v in op.operands[-len(t.block_shape):]]
     inner = offsets[-1]
     if "query" in op.define.traits:
@@ -151,7 +146,6 @@ def _divisible(v: Value, fn: Function) -> int | None:
 
 
 def _not_on_host(v: Value, fn: Function) -> str | None:
-    """The op that keeps a scalar from being computed before the launch, if any."""
     if not isinstance(v.op, Op):
         return None if v in fn.body.args else "a value carried by a loop"
     if v.op.name == "const":
@@ -302,7 +296,6 @@ class _Lowering:
             self.fn.say("ragged_rows", line, op.loc.short())
 
     def query(self, b: Builder, op: Op, made: Op) -> Value:
-        """desc_base, desc_shape or desc_stride of a descriptor made in the kernel: the operand."""
         if op.name == "desc_base":
             return made.operands[0]
         rank = (len(made.operands) - 1) // 2
@@ -397,7 +390,6 @@ class _Lowering:
 
 
 def _multiple(v: Value, fn: Function) -> int:
-    """A number that is known to divide a size."""
     c = const_of(v)
     if c is not None:
         return int(c)
@@ -421,7 +413,6 @@ def _int64(b: Builder, v: Value) -> Value:
 
 
 def _spread(b: Builder, v: Value, axis: int, block: tuple[int, ...]) -> Value:
-    """A rank-1 tile along one dimension of the block."""
     if len(block) == 1:
         return v
     for d in range(len(block)):

@@ -49,7 +49,6 @@ def merge_programs(fn: Function) -> Function:
 
 
 def _room(fn: Function, varies: set[Value]) -> int:
-    """How many programs are one CTA's work, a power of 2."""
     moved = {"load": 0, "store": 0}
     for op in fn.body.ops:
         if op.name in moved and op.operands[0] in varies:
@@ -61,7 +60,6 @@ def _room(fn: Function, varies: set[Value]) -> int:
 
 
 def _varying(fn: Function) -> set[Value]:
-    """The values that differ along the grid's first axis."""
     found: set[Value] = set()
     for op in fn.body.ops:
         if _is_index(op) or not found.isdisjoint(read(op)):
@@ -74,7 +72,6 @@ def _is_index(op: Op) -> bool:
 
 
 def _obstacle(fn: Function, varies: set[Value]) -> str:
-    """Why programs cannot be merged, or ""."""
     if fn.attrs.get("num_ctas", 1) > 1 or fn.attrs.get("launch_cooperative_grid"):
         return "the CTAs of a program, or all programs of a grid, wait for one another"
     if not varies:
@@ -87,13 +84,11 @@ def _obstacle(fn: Function, varies: set[Value]) -> str:
 
 
 def _once(op: Op) -> str:
-    """Why an op that is the same in all programs cannot be done once for all of them."""
     effects = frozenset().union(*(x.define.effects for x in whole(op)))
     return "" if effects <= {"read", "control"} else f"{op.name} is done by each program"
 
 
 def _alone(op: Op, varies: set[Value]) -> str:
-    """Why an op that differs from program to program cannot be done for several at once."""
     if any(s & (s - 1) for v in (*op.operands, *op.results) for s in shape_of(v.type)):
         return "sizes are no powers of two"
     if op.name in ("load", "store"):
@@ -194,6 +189,5 @@ class _Merged:
 
 
 def _listed(promise: int | list[int], rank: int) -> list[int]:
-    """A hint's numbers, one a dimension."""
     values = [promise] if isinstance(promise, int) else [*promise]
     return values * rank if len(values) == 1 else values

@@ -45,7 +45,6 @@ def narrow_masks(fn: Function) -> Function:
 
 
 def _sum(v: Value) -> _Sum | None:
-    """None if an index is another thing."""
     if (number := const_of(v)) is not None:
         return _Sum((int(number),))
     if op := defined_by(v, "splat"):
@@ -65,7 +64,6 @@ def _sum(v: Value) -> _Sum | None:
 
 
 def _narrow(op: Op) -> bool:
-    """Rewrite one comparison, if it is of sums with a tile, or two."""
     t = op.operands[0].type
     if not isinstance(t, Tile) or t.elem != int64 or _registers(op.result) // op.attrs.get("runs", 1) < _FEW:
         return False
@@ -115,7 +113,6 @@ def _registers(v: Value) -> int:
 
 
 def _renamed(tile: Value, renamed: tuple[Op, ...], b: Builder) -> Value:
-    """A tile of 32-bit numbers, renamed as those of 64 bits were."""
     for rename in renamed:
         was, layout = rename.result.tile, rename.result.layout
         made = b.op(rename.name, tile, result_types=[Tile(was.shape, int32).with_layout(layout)], **rename.attrs)

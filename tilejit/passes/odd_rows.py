@@ -41,7 +41,6 @@ WARPS = (4, 1)
 
 
 def longest(most: int, unit: int, limit: int) -> int:
-    """Elements of the longest row of a tile of `most` that has a form."""
     return min(most, 32 * limit * ELEMENTS - unit + 1)
 
 
@@ -99,7 +98,6 @@ def move_odd_rows(fn: Function) -> Function:
 
 
 def _is_place(t: Type) -> bool:
-    """Whether a tile may be of indices or addresses."""
     elem = elem_of(t)
     return isinstance(t, Tile) and (isinstance(elem, Ptr) or elem.is_int())
 
@@ -195,7 +193,6 @@ class _Row:
         return any(isinstance(v.op, Op) and v.op.name == "program_id" for v in found)
 
     def _needs_ends(self, op: Op) -> bool:
-        """Whether an op, written anew, needs the row's ends."""
         return any(v in self.inside for v in op.operands) or \
             op.name in ("load", "store") and isinstance(op.operands[0].type, Tile)
 
@@ -209,14 +206,12 @@ class _Row:
         return all(op.define.pure and not op.regions for op in self.late)
 
     def _apart(self) -> bool:
-        """Whether nothing that is stored is loaded, but from where it goes to."""
         loads = [op for op in self.fn.body.ops if "read" in op.define.effects]
         stores = [op for op in self.fn.body.ops if "write" in op.define.effects]
         return all(op.name == "store" and (not may_alias(argument_of(x.operands[0]), op) or
                                            x.operands[0] is op.operands[0]) for op in stores for x in loads)
 
     def _adds_nothing(self) -> bool:
-        """Whether elements outside of the row change no reduction."""
         for op in self.fn.body.ops:
             for v in op.results:
                 if isinstance(v.type, Tile) and v not in self.places:
@@ -277,7 +272,6 @@ class _Row:
         drop_dead(self.fn)
 
     def _insert(self, op: Op, size: int, b: Builder) -> None:
-        """Put an op that accesses no row where it was, for tiles of this size."""
         if any(v in self.inside for v in op.results):
             return
         for v in op.results:
@@ -298,7 +292,6 @@ class _Row:
         return shift, b("add", shift, kept if kept.type == int32 else b("cast", kept, dtype=int32))
 
     def _start(self, access: Op, firsts: Firsts) -> Value:
-        """The address of its first element."""
         found = firsts.of(access.operands[0])
         assert found is not None and isinstance(found.type, Ptr)
         return found

@@ -21,7 +21,6 @@ from tilejit.ir.types import Tile
 
 
 def order_accesses(fn: Function) -> Function:
-    """Put barriers between conflicting accesses. Tiles have layouts already."""
     if fn.attrs["num_warps"] > 1 and fn.attrs.get("num_ctas", 1) == 1:
         _order(fn.body, [])
     return fn
@@ -48,7 +47,6 @@ def _order(block: Block, pending: list[Op]) -> list[Op]:
 
 
 def _reached(block: Block, pending: list[Op]) -> bool:
-    """Whether an access in a block conflicts with one of `pending` before all threads have met."""
     for op in block.ops:
         if _is_access(op) and any(_conflict(before, op) for before in pending):
             return True
@@ -60,12 +58,10 @@ def _reached(block: Block, pending: list[Op]) -> bool:
 
 
 def _is_access(op: Op) -> bool:
-    """Whether threads access memory through pointers of their own."""
     return op.define.layout == "access" and bool(op.define.effects & {"read", "write"}) and "copy" not in op.attrs
 
 
 def _conflict(before: Op, after: Op) -> bool:
-    """Whether one writes what the other may access by another warp."""
     writes = ["write" in op.define.effects for op in (before, after)]
     if not any(writes) or "atomic" in before.define.traits & after.define.traits:
         return False

@@ -131,13 +131,11 @@ class Group:
         return ""
 
     def sources(self, op: Op, d: int) -> list[int | None]:
-        """As `sources`; roots that add up have their own dimension."""
         if op.results and op in self.roots:
             return [1, 0, None] if op.name == "dot" else [d] * len(op.operands)
         return sources(op, d)
 
     def _below(self, op: Op) -> bool:
-        """Whether an op is in the block, or in loops in it."""
         while op.parent is not self.block:
             if op.parent is None or op.parent.parent is None or op.parent.parent.name != "for":
                 return False
@@ -182,7 +180,6 @@ class Group:
             and self.members[load] == [(0, 0)]
 
     def loop(self) -> None:
-        """Write the loop where the last root is; the roots go."""
         scans = [(op, view) for op, views in self.members.items() if isinstance(op, Op) and op.name == "scan"
                  for view in views if op.attrs["axis"] == view[0]]
         adds = [op for op in self.roots if op.define.pure]
@@ -228,7 +225,6 @@ class _Writer:
         self.turned: dict[int, Value] = {0: which}
 
     def write(self, op: Op, b: Builder, copies: dict[Value, Value]) -> None:
-        """One op, for all of its views; `copies`: what values are in the loop that is being copied."""
         b.loc = op.loc
         if op.name == "for":
             self.loop(op, b, copies)
@@ -266,7 +262,6 @@ class _Writer:
             self.made[way.result, view] = result
 
     def part(self, op: Op, operands: list[Value], view: View, b: Builder) -> list[Value]:
-        """An op's results for one chunk."""
         d, turn = view
         slice_ = _SLICES.get(op.name)
         if "tma" in op.define.traits:
@@ -284,7 +279,6 @@ class _Writer:
         return results
 
     def block_of(self, op: Op, operands: list[Value], view: View, b: Builder) -> list[Value]:
-        """An access of a smaller block, through a descriptor of such blocks."""
         made, d = operands[0].op, view[0]
         assert isinstance(made, Op)
         block = tuple(made.attrs["block_shape"])
@@ -297,14 +291,12 @@ class _Writer:
         return list(b.op(op.name, desc, *operands[1:at], offset, *operands[at + 1:], **op.attrs).results)
 
     def chunk(self, turn: int) -> Value:
-        """The index of the chunk's part in a view."""
         bits = turn * self.group.count // _UNIT
         if bits not in self.turned:
             self.turned[bits] = self.head("xor", self.which, self.head.const(bits, int32))
         return self.turned[bits]
 
     def continued(self, op: Op, view: View, results: list[Value], b: Builder) -> list[Value]:
-        """A scan goes on from what the chunk before came to."""
         fold, axis, before = op.regions[0], op.attrs["axis"], self.before[op, view]
         shape = shape_of(results[0].type)
         spread = [b("broadcast", b("expand_dims", x, axis=axis), shape=shape) if isinstance(x.type, Tile)
@@ -316,7 +308,6 @@ class _Writer:
 
 
 def in_lines(op: Op) -> bool:
-    """Whether an op does the same with every line along its axis: a fold, a scan, a sort."""
     return "collective" in op.define.traits and op.define.layout == "follows" and "axis" in op.attrs
 
 
@@ -335,7 +326,6 @@ def sources(op: Op, d: int) -> list[int | None]:
 
 
 def _turn(op: Op, view: View) -> int:
-    """The turn of an op's operands in the view of its results."""
     if op.name != "xor_shuffle" or op.attrs["axis"] != view[0]:
         return view[1]
     return view[1] ^ op.attrs["mask"] * _UNIT // shape_of(op.result.type)[view[0]]
@@ -359,7 +349,6 @@ def _without(t: Type, axis: int) -> Type:
 
 
 def _folded(fold: Block, values: list[Value], b: Builder) -> list[Value]:
-    """Two groups of tiles, folded element by element by the region."""
     types = tuple(elem_of(v.type) for v in values[:len(values) // 2])
     return list(b.op("map", *values, regions=[clone_block(fold, {})], pack=1, dtypes=types).results)
 

@@ -43,7 +43,6 @@ _LOW_BITS = 20, 30
 
 
 def raise_pointers(fn: Function) -> Function:
-    """What was raised, and why others of the same loops were not, goes to the report."""
     if not fn.attrs.get("pointer_tma") or not target_of(fn).hopper:
         return fn
     loops = pipelined_loops(fn)
@@ -72,7 +71,6 @@ def raise_pointers(fn: Function) -> Function:
 
 
 def _stores(fn: Function, pass_: _Raising | None) -> None:
-    """The stores of tiles in a function whose loads are TMA's."""
     for op in [op for op in walk(fn.body) if op.name == "store" and len(shape_of(op.operands[0].type)) > 1]:
         pass_ = pass_ if pass_ is not None and not pass_.checked else _Raising(fn)
         plan = pass_.store(op)
@@ -128,7 +126,6 @@ class _Raising:
 
     # -- may it be raised? ----------------------------------------------------------------------------------
     def load(self, op: Op) -> _Plan | str:
-        """The plan, or why there is none."""
         if is_volatile(op):
             return "it is volatile"
         if len(op.operands) > 2 and str(const_of(op.operands[2])) not in ("0", "0.0"):
@@ -174,7 +171,6 @@ class _Raising:
         return plan
 
     def access(self, op: Op, mask: Value | None) -> _Plan | str:
-        """An access's dimensions."""
         t = op.operands[0].tile
         at = self.forms.address(op.operands[0])
         elem = op.result.tile.elem if op.name == "load" else op.operands[1].tile.elem
@@ -191,7 +187,6 @@ class _Raising:
         return self.bounded(at, axes, bounds, _is_wide(op.operands[0]))
 
     def axes(self, at: Address, shape: tuple[int, ...], size: int) -> list[_Axis] | str:
-        """The tensor's dimensions, with where the tile starts along each."""
         axes = []
         for d, step in enumerate(at.offset.steps):
             if len(step) != 1 or not self.on_host(step):
@@ -275,7 +270,6 @@ class _Raising:
         return found if all(may_check(self.fn, v, self.facts) for v in found) else None
 
     def on_host(self, p: Poly) -> bool:
-        """Whether the host can compute it: of integer arguments alone."""
         return all(v.op is self.fn.body and isinstance(v.type, DType) and v.type.is_int() for v in p.atoms)
 
     def rank_of(self, stride: Poly) -> tuple[int, int]:
@@ -283,7 +277,6 @@ class _Raising:
         return len(m), abs(c)
 
     def divides(self, p: Poly) -> int:
-        """A power of two that divides a polynomial."""
         out = 0
         for m, c in p.items():
             term = c
@@ -337,7 +330,6 @@ class _Raising:
         return any(b.dim == d and b.below and b.size == wrap.size - wrap.start for b in bounds)
 
     def conjuncts(self, mask: Value) -> list[Bound]:
-        """The bounds among what must hold for a mask's element."""
         whole = self.forms.bounds(mask)
         if whole is not None:
             return whole
@@ -404,7 +396,6 @@ class _Raising:
 
 
 def _start(b: Builder, a: _Axis, checked: dict[Value, Value]) -> Value:
-    """Where a block starts along a dimension."""
     whole = a if a.low is None else a.low
     if not whole.bits:
         return build(b, _with(a.start, checked))
@@ -435,7 +426,6 @@ def _fits(p: Poly) -> bool:
 
 
 def _is_wide(pointer: Value) -> bool:
-    """Whether 64-bit sums or products are part of an address, or pointers that a loop moves."""
     def wide(v: Value) -> bool:
         e = elem_of(v.type)
         if isinstance(e, Ptr):
@@ -457,7 +447,6 @@ def _divides(stride: Poly, m: Monomial, c: int) -> bool:
 
 
 def _quotient(m: Monomial, c: int, stride: Poly) -> Poly:
-    """A monomial (with its coefficient) over a stride that divides it."""
     ((of, by),) = stride.items()
     rest = list(m)
     for v in of:

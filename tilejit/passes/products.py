@@ -70,7 +70,6 @@ def _accumulate(fn: Function) -> None:
 
 
 def _product(fn: Function, op: Op, b: Builder) -> Value:
-    """What stands for a product; itself if an instruction computes it."""
     x, y, acc = op.operands
     elem = _elem(x)
     if len(_shape(x)) == 3 and _shape(x)[0] == 1:
@@ -91,7 +90,6 @@ def _product(fn: Function, op: Op, b: Builder) -> Value:
 
 
 def _dot(fn: Function, b: Builder, like: Op, x: Value, y: Value, acc: Value, **attrs: object) -> Value:
-    """What stands for a product like another one, of other operands."""
     kept = {k: v for k, v in {**like.attrs, **attrs}.items() if v is not None}
     made = b.op("dot", x, y, acc, **kept)
     made.result.name = like.result.name
@@ -140,7 +138,6 @@ def _parts(b: Builder, v: Value, elem: DType, count: int) -> list[Value]:
 
 
 def _promoted(fn: Function, op: Op, b: Builder) -> Value:
-    """The sum of products of `promote` elements of K each."""
     x, _, acc = op.operands
     each, depth = op.attrs["promote"], op.attrs.get("depth", _shape(x)[-1])
     zero = b.const(0.0, Tile(_shape(acc), fp32))

@@ -121,7 +121,6 @@ def _meets_twice(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
 
 
 def _follow(values: list[Value], table: dict[Value, list[tuple[Op, int]]]) -> set[Value]:
-    """These values and all that elementwise arithmetic makes of them, once they are spread over tiles."""
     return reached(values, lambda v: [r for op, _ in table.get(v, ()) if op.define.pure and (
         "elementwise" in op.define.traits or op.name in ("splat", "broadcast")) for r in op.results])
 
@@ -144,7 +143,6 @@ class Firsts:
         self.made: dict[Value, Value] = {}
 
     def of(self, v: Value) -> Value | None:
-        """None if that takes more than plain arithmetic."""
         if not isinstance(v.type, Tile):
             return v
         if v not in self.made:

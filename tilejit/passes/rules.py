@@ -32,7 +32,6 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def same_type(a: Value, b: Value) -> bool:
-    """Whether one value may stand for the other: equal types, layouts included."""
     return a.type == b.type
 
 
@@ -81,7 +80,6 @@ def _range_of(op: Op, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
 
 
 def _of_counter(v: Value, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
-    """A loop's counter, from one end to before the other, up or down."""
     loop = v.op.parent if isinstance(v.op, Block) else None
     if loop is None or loop.name != "for" or v.index:
         return whole
@@ -236,7 +234,6 @@ def _low(v: Value) -> tuple[Value, Value, int] | None:
 
 
 def _blocks(op: Op) -> tuple[Value, Value] | None:
-    """The sides of a dividend (`_low`) if the divisor is a number of such blocks, and none is negative."""
     found, c = _low(op.operands[0]), const_of(op.operands[1])
     if found is None or not isinstance(c, int) or c <= 0 or _zeros(op.operands[1]) < found[2]:
         return None

@@ -80,7 +80,6 @@ class _Rewriter:
                 return
 
     def emit(self, name: str, *operands: Value, **attrs: Any) -> Value:
-        """A new op before the current one, itself simplified; returns its result."""
         op = Op(name, list(operands), attrs, loc=self.loc)
         self.one(op)
         return self.final(op.result)
@@ -137,7 +136,6 @@ class _Rewriter:
         return True
 
     def _folded(self, op: Op) -> Value | None:
-        """The constant that an op on constants computes, if every element is the same."""
         values: list[Any] = []
         for v in op.operands:
             values.append(const_of(v))
@@ -169,7 +167,6 @@ class _Rewriter:
         return self.emit("splat", self.emit(op.name, *scalars, **op.attrs), shape=op.result.type.shape)
 
     def _inlined(self, op: Op) -> bool:
-        """Replace a structured op whose control is known by the ops that will run."""
         if op.name == "if":
             cond = const_of(op.operands[0])
             if cond is None:

@@ -19,7 +19,6 @@ from tilejit.ir.types import Tile, elem_of
 
 
 def sink(fn: Function) -> Function:
-    """Compute cheap values behind loops that do not use them, and masks behind products."""
     if _block(fn.body):
         drop_dead(fn)
     blocks = dict.fromkeys(op.parent for op in listed(fn.body) if op.name == "dot")
@@ -31,7 +30,6 @@ def sink(fn: Function) -> Function:
 
 
 def _masks(block: Block, table: Mapping[Value, Sequence[tuple[Op, int]]]) -> None:
-    """Move masks of one block, the last one first."""
     for op in reversed([*block.ops]):
         if not op.define.pure or op.regions or len(op.results) != 1 or not isinstance(op.result.type, Tile) or \
                 elem_of(op.result.type).bits != 1:
@@ -98,5 +96,4 @@ def _behind(block: Block, loop: Op) -> bool:
 
 
 def _leaves(v: Value, able: Callable[[Value], bool]) -> set[Value]:
-    """What a value is computed from by cheap ops before the loop."""
     return {x for x in reached([v], lambda x: x.maker.operands if able(x) else ()) if not able(x)}

@@ -74,7 +74,6 @@ class _Masks:
         self.found: dict[tuple[Op, bool], list[Limit] | None] = {}
 
     def split(self) -> bool:
-        """Put the parts in the loop's place; whether that is worth while."""
         step = const_of(self.loop.operands[2])
         if not isinstance(step, int) or step < 1 or not self.asked and self._short(step):
             return False
@@ -94,13 +93,11 @@ class _Masks:
         return True
 
     def _short(self, step: int) -> bool:
-        """Whether the loop is known to have few iterations (the block on a diagonal)."""
         lo, hi = self.loop.operands[:2]
         return any((most := (self.forms.scalar(end) - self.forms.scalar(lo)).constant) is not None and most < FEW * step
                    for end in _least_of(hi))
 
     def _wanted(self) -> Iterator[tuple[Value, bool]]:
-        """Masks, and what their elements are where they hide nothing."""
         dots = any([op.name == "dot" for op in self.body.ops])
         threads = 32 * total_warps(self.fn)
         for op in listed(self.body) if dots or self.asked else ():
@@ -155,7 +152,6 @@ class _Masks:
         start = lo
 
         def until(end: Value, is_clear: bool, first: Value) -> Value:
-            """A part up to there, and no further than the loop goes; where the next one starts."""
             end = b("maximum", b("minimum", end, high), _as(first, t, b))
             end = _as(end, lo.type, b)
             parts.append((first, end, is_clear))
@@ -188,7 +184,6 @@ class _Masks:
 
     @staticmethod
     def _without(loop: Op, known: dict[Op, bool]) -> None:
-        """Comparisons whose elements are all known become constants."""
         made = {}
         for op, value in known.items():
             made[op.result] = beside(op).const(value, op.result.type)
@@ -202,7 +197,6 @@ class _Masks:
                     "without them", where, parts=len(parts))
 
     def _wide(self, limits: list[Limit]) -> DType:
-        """An integer type with room for all that bounds are computed from."""
         t = self.loop.operands[0].type
         assert isinstance(t, DType)
         atoms = [elem_of(a.type) for x in limits for a in x.at.atoms]
@@ -210,7 +204,6 @@ class _Masks:
 
     @staticmethod
     def _floor(p: Poly, size: int, t: DType, b: Builder) -> Value:
-        """p / size, rounded down."""
         v = build(b, p, t)
         if size == 1:
             return v
@@ -257,7 +250,6 @@ def _least_of(v: Value) -> list[Value]:
 
 
 def _few(limits: list[Limit], step: int) -> bool:
-    """Whether few iterations between masked ones are clear."""
     return any(x.size == y.size == 1 and (between := (y.at - x.at).constant) is not None and between < FEW * step
                for x in limits if x.side == "first" for y in limits if y.side == "last")
 

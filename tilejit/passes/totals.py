@@ -76,7 +76,6 @@ class _Totals(Group):
         self.alike = all(a.tile.shape == shape for a in self.carried)
 
     def write(self) -> bool:
-        """Put the smaller tiles in; whether that could be done."""
         body, where = self.block, self.adds[0].place  # type: ignore[union-attr]
         if self.count < 2 or not self.alike or any("write" in op.define.effects for op in walk(body)):
             return False
@@ -110,7 +109,6 @@ class _Totals(Group):
         return True
 
     def retype(self, small: list[Tile]) -> None:
-        """The loop carries the smaller tiles, from the same beginning."""
         loop = self.loop_op
         b = beside(loop)
         for i, t in zip(self.which, small):

@@ -42,7 +42,6 @@ def _unrolled(fn: Function, loop: Op, factor: int) -> bool:
 
 
 def _repeat(new: Op, loop: Op, step: int, factor: int) -> None:
-    """Put factor - 1 more copies of a loop's body into its copy `new`."""
     body, index = new.regions[0], new.regions[0].args[0]
     end = body.ops.pop()
     b, carried = Builder(body, loc=loop.loc), list(end.operands)

@@ -74,7 +74,6 @@ class _Row:
         self.ends: dict[Value, Any] = {}                 # what elements behind the end are, where that is a number
 
     def write(self) -> None:
-        """Put the whole row in place of the loops, or raise _NotWhole."""
         if self.each > REGISTERS and not target_of(self.fn).hopper:
             raise _NotWhole(f"a thread has no registers for {self.each} elements")
         self._check_memory()
@@ -151,7 +150,6 @@ class _Row:
         self._insert(Op(op.name, operands, op.attrs, None, None, op.loc))
 
     def whole(self, v: Value) -> Value:
-        """A value of the loop, for the whole row."""
         if v not in self.env:
             self.env[v] = self._whole(v)
         return self.env[v]
@@ -194,7 +192,6 @@ class _Row:
         return False
 
     def _indices(self, op: Op, base: Value | None) -> Value:
-        """The elements' indices in the row, plus a number or a pointer."""
         range_ = self._insert(Op("arange", [], {"start": 0, "end": self.size}, None, None, op.loc))
         if base is None:
             return range_
@@ -219,7 +216,6 @@ class _Row:
         return Tile((self.size,), t.elem) if isinstance(t, Tile) else t
 
     def _insert(self, op: Op) -> Any:
-        """The op's result, or that of an equal one."""
         if not op.results:
             self.body.ops.append(op)
             return None
@@ -231,12 +227,10 @@ class _Row:
         return self.made[key]
 
     def _behind(self, op: Op) -> Any:
-        """What the elements behind the row's end are, or None."""
         return behind(op, self.ends.get, lambda cmp: _outside(cmp, self.end, self.size))
 
 
 def _outside(cmp: Op, end: Value, size: int) -> bool | None:
-    """What a comparison of indices with the row's end gives behind it; None for any other one."""
     index, bound, pred = *cmp.operands, cmp.attrs["pred"]
     if not _is_range(index, size):
         index, bound, pred = bound, index, {"gt": "lt", "le": "ge"}.get(pred, "")
@@ -245,12 +239,10 @@ def _outside(cmp: Op, end: Value, size: int) -> bool | None:
 
 
 def _counts_up(pointer: Value, size: int) -> bool:
-    """Whether addresses are those of a row."""
     op = pointer.op
     return isinstance(op, Op) and op.name == "ptr_add" and isinstance(op.operands[0].op, Op) and \
         op.operands[0].op.name == "splat" and _is_range(op.operands[1], size)
 
 
 def _is_range(v: Value, size: int) -> bool:
-    """Whether a value counts from 0 to a size."""
     return isinstance(v.op, Op) and v.op.name == "arange" and v.op.attrs["start"] == 0 and v.op.attrs["end"] == size

@@ -34,7 +34,6 @@ class Writing:
         return analyse(self.fn, loaded=UNIT)
 
     def why_not(self, desc: Value, made: Op) -> str | None:
-        """Why the program should not write a descriptor."""
         t = desc.desc
         around = set(enclosing(made))
         users = [op for op, _ in self.uses.get(desc, ()) if "tma" in op.define.traits]
@@ -64,7 +63,6 @@ class Writing:
         return self._where_parts_change(made, write), checked
 
     def of_units(self, made: Op, t: Desc) -> Value:
-        """The descriptor of whole units of a tensor's rows (`units`), in the place of a `make_desc`."""
         rank = len(t.block_shape)
         return self._where_parts_change(made, lambda b, parts: self._write(
             b, [units(b, v, t) if i == rank else v for i, v in enumerate(parts)], t, made))
@@ -77,13 +75,11 @@ class Writing:
 
     @staticmethod
     def _where_parts_change(made: Op, write: Callable[[Builder, Parts], Value]) -> Value:
-        """A descriptor written where it is made, or carried to there."""
         by = carried(made)
         return carry(made, by, write) if by is not None else write(beside(made), tuple(made.operands))
 
 
 def units(b: Builder, n: Value, t: Desc) -> Value:
-    """How many of a row's n elements lie in whole units of 16 bytes."""
     unit = b.const(UNIT // t.elem.bytes, n.type)
     return b("mul", b("idiv", n, unit), unit)
 

@@ -28,7 +28,6 @@ LN2 = "0f3F317218"
 
 @lru_cache
 def suffix(t: DType | Ptr) -> str:
-    """The PTX type of arithmetic on t; 8-bit integers use 16 bits."""
     if isinstance(t, Ptr):
         return "u64"
     if t.kind == "float":
@@ -212,7 +211,6 @@ def _not(e: Emitter, op: Op) -> None:
 
 @emits("shl", "shr")
 def _shift(e: Emitter, op: Op) -> None:
-    """PTX takes the amount as u32 and clamps it to the width."""
     t, p = op.operands[0].dtype, e.p
     cls = reg_class(t)
     opcode = f"shl.{cls}" if op.name == "shl" else f"shr.{suffix(t)}"
@@ -445,7 +443,6 @@ def _erf(e: Emitter, x: str) -> str:
 
 
 def _reduced(e: Emitter, opcode: str, x: str) -> str:
-    """sin/cos.approx after taking x modulo 2 pi in two steps (Cody and Waite)."""
     p = e.p
     turns = p.new("f32", "cvt.rni.f32.f32",
                   p.new("f32", "mul.rn.f32", x, literal(1 / (2 * math.pi), fp32)))

@@ -16,7 +16,6 @@ _OPERAND = re.compile(r"\$(?:(\$)|\{(\d+)(?::\w+)?\}|(\d+))")
 
 
 def _constraints(op: Op) -> tuple[list[str], list[str]]:
-    """The register classes of outputs, and of inputs (or the number of the output whose register one shares)."""
     outs: list[str] = []
     ins: list[str] = []
     for one in op.attrs["constraints"].replace(" ", "").split(","):

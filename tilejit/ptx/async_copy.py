@@ -57,7 +57,6 @@ def _cluster_share(e: Emitter, op: Op) -> None:
 
 
 def _strip_copies(e: Emitter, op: Op) -> None:
-    """Strip i of the CTA lies i rounds of all CTAs' strips behind its first one."""
     p, (ring, slot, barrier, base, size) = e.p, op.operands
     elem, ctas = ring.buffer.elem.bytes, op.attrs["ctas"]
     strip = op.attrs["strip"] * elem
@@ -196,7 +195,6 @@ def _copy_by_warp(e: Emitter, op: Op, found: tuple[str, ...]) -> None:
 
 @emits("row_copy")
 def _row_copy(e: Emitter, op: Op) -> None:
-    """One bulk copy (PTX ISA, cp.async.bulk), or one of each strip."""
     ring, slot, barrier, base, size = op.operands
     if "unaligned" in op.attrs:
         _unaligned_copy(e, op)

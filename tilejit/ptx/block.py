@@ -45,7 +45,6 @@ class Block:
         self.at[(0,) * rank] = start
 
     def address(self, const: tuple[int, ...]) -> tuple[str, int]:
-        """Register and byte offset of the element `const` further than the thread's first one."""
         outer, p = (*const[:-1], 0), self.e.p
         if outer not in self.at:
             d = next(i for i, c in enumerate(outer) if c)
@@ -100,7 +99,6 @@ def _block(e: Emitter, layout: LinearLayout, size: int, base: Value, dims: list[
 
 @emits("block_copy")
 def _block_copy(e: Emitter, op: Op) -> None:
-    """Rows outside the tensor become zeros."""
     ring, slot, base, *dims = op.operands
     buffer = ring.buffer
     size, shape = buffer.elem.bytes, tuple(op.attrs["block"])

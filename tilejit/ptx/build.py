@@ -44,7 +44,6 @@ class Ptx:
                           else f"    {guard}{opcode};")
 
     def new(self, cls: str, opcode: str, *operands: object) -> str:
-        """Append an instruction that defines a fresh register, and return that."""
         n = self.counts[cls]
         self.counts[cls] = n + 1
         d = f"%{CLASSES[cls]}{n}"
@@ -95,7 +94,6 @@ class Ptx:
         return apply
 
     def label(self, base: str) -> str:
-        """A fresh name, not yet placed."""
         self.labels += 1
         return f"${base}_{self.labels}"
 
@@ -109,7 +107,6 @@ class Ptx:
         self.lines.append(f"    // ---- {text} " + "-" * max(4, 86 - len(text)))
 
     def loc(self, file: str, line: int) -> None:
-        """Map what follows to a line of the user's source (`.loc`)."""
         if self._loc == (file, line):
             return
         self._loc = (file, line)
@@ -118,7 +115,6 @@ class Ptx:
 
     def text(self, name: str, params: list[str], directives: list[str], target: str,
              version: str, header: list[str]) -> str:
-        """The whole module."""
         decls = [f"    .reg .{cls} %{CLASSES[cls]}<{n}>;" for cls, n in self.counts.items() if n]
         files = [f'.file {i} "{f}"' for f, i in self.files.items()]
         plist = ",\n".join(f"    {p}" for p in params)

@@ -132,7 +132,6 @@ def _float_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
 
 
 def _int_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
-    """8-bit values are kept extended to 16."""
     p, cls = e.p, reg_class(dst)
     if dst.bits == 8:
         low = reg if reg_class(src) == "b16" else p.new("b16", f"cvt.u16.{_int(src)}", reg)
@@ -144,7 +143,6 @@ def _int_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
 
 
 def has_pairs(src: DType, dst: DType, rounding: str = "rn") -> bool:
-    """Whether PTX converts two elements in one instruction."""
     if dst.is_fp8() and rounding == "rz":
         return False
     if src.name == "fp32":

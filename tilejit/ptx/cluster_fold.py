@@ -123,7 +123,6 @@ def _list(regs: list[str]) -> str:
 
 
 def word(e: Emitter, elem: Scalar, reg: str) -> str:
-    """An element as something that can be sent."""
     cls = reg_class(elem)
     if cls == "pred":
         return e.p.new("b32", "selp.b32", 1, 0, reg)
@@ -131,7 +130,6 @@ def word(e: Emitter, elem: Scalar, reg: str) -> str:
 
 
 def element(e: Emitter, elem: Scalar, sent: str) -> str:
-    """The inverse of `word`."""
     cls = reg_class(elem)
     if cls == "pred":
         return e.p.new("pred", "setp.ne.b32", sent, 0)

@@ -39,7 +39,6 @@ def parallel_move(e: Emitter, pairs: list[tuple[Type, str, str]]) -> None:
 
 
 def carried(e: Emitter, init: Value, arg: Value) -> None:
-    """Give a loop-carried value its registers and first contents."""
     if isinstance(init.type, Pending):
         e.set(arg, e.get(init))
         return
@@ -108,7 +107,6 @@ def _suffix(t: Type) -> str:
 
 @emits("for")
 def _for(e: Emitter, op: Op) -> None:
-    """Rotated: test once before the loop, then at its end."""
     p, region = e.p, op.regions[0]
     lo, hi, step = op.operands[:3]
     iv, kind = region.args[0], _suffix(region.args[0].type)
@@ -210,7 +208,6 @@ def _assume(e: Emitter, op: Op) -> None:
 
 @emits("checked")
 def _checked(e: Emitter, op: Op) -> None:
-    """Trap, in all threads alike, where what is assumed does not hold."""
     p, x, t = e.p, e.scalar(op.operands[0]), op.result.type
     t = uint64 if isinstance(t, Ptr) else t
     assert isinstance(t, DType)

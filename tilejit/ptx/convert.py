@@ -20,7 +20,6 @@ def _convert(e: Emitter, op: Op) -> None:
 
 
 def _moved(e: Emitter, found: object, op: Op, regs: list[str], src: LinearLayout, t: Tile) -> list[str]:
-    """The registers of a tile t whose elements lie in `regs` as `src` says, moved by a plan."""
     if isinstance(found, Registers):
         return [regs[i] for i in found.source]
     if isinstance(found, Swaps):
@@ -86,7 +85,6 @@ def _lane_bit(e: Emitter, bit: int) -> str:
 
 
 def _shuffled(e: Emitter, s: Shuffles, regs: list[str], t: Tile) -> list[str]:
-    """One shuffle per possible source register, then a choice by this lane's bits."""
     p, out = e.p, []
     lane = e.bit_sum([(e.role.lane, list(s.lane_bases))])
     lanes: dict[int, str] = {0: lane}

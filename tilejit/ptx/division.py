@@ -52,6 +52,5 @@ def _unsigned(p: Ptx, n: str, d: int, bits: int) -> str:
 
 
 def rest(p: Ptx, n: str, d: int, bits: int, signed: bool) -> str:
-    """n - n / d * d."""
     q = divided(p, n, d, bits, signed)
     return p.new(f"b{bits}", f"sub.s{bits}", n, p.new(f"b{bits}", f"mul.lo.s{bits}", q, d))

@@ -83,7 +83,6 @@ class Role:
 
     @property
     def warp_bits(self) -> int:
-        """Bits of a warp's index in one CTA."""
         return (self.warps - 1).bit_length()
 
 
@@ -136,7 +135,6 @@ class Emitter:
 
     # -- values ---------------------------------------------------------------------------------
     def get(self, v: Value) -> list[str]:
-        """The registers of a tile, or a list of one."""
         return self.values[v]
 
     def scalar(self, v: Value) -> str:
@@ -291,7 +289,6 @@ class Emitter:
             lines.pop()
 
     def warpgroup(self) -> str:
-        """Index of the thread's warpgroup in the role."""
         return self.p.new("b32", "shr.u32", self.role.local_warp or self.role.warp, 2)
 
     def warpgroup_sync(self) -> None:
@@ -300,12 +297,10 @@ class Emitter:
 
     # -- parameters -------------------------------------------------------------------------------
     def param(self, param: Param) -> str:
-        """The PTX name of a parameter, added on first use."""
         return self.params.setdefault(param, f"param_{len(self.params)}")
 
     # -- walking ----------------------------------------------------------------------------------
     def block(self, block: Block) -> None:
-        """Emit a block's ops in order (its owner handles the terminator)."""
         from tilejit.ptx import runs
 
         around, outer = self.role.known, [*self.indices]
@@ -331,7 +326,6 @@ class Emitter:
         self.values.update(have)
 
     def at(self, op: Op) -> None:
-        """What follows belongs to op: its line, and a comment."""
         if op.loc is not None:
             self.p.loc(op.loc.file, op.loc.line)
         for r in op.results:
@@ -393,7 +387,6 @@ def emitters() -> dict[str, Callable[[Emitter, Op], None]]:
 
 
 def emit(fn: Function) -> tuple[str, KernelMetadata]:
-    """The PTX of a scheduled function, and what the runtime must know to launch it."""
     from tilejit.ptx import kernel
 
     emitters()

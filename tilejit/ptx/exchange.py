@@ -24,7 +24,6 @@ class Barriers:
         self.full, self.free = (_offset(v) for v in (full, free))
 
     def of(self, e: Emitter, rank: str, pred: str | None = None) -> str:
-        """What `base` is in another CTA."""
         there = e.p.reg("b32")
         e.p("mapa.shared::cluster.u32", there, self.base, rank, pred=pred)
         return there
@@ -33,11 +32,9 @@ class Barriers:
         return f"[{base}+{self.full + 8 * slot}]"
 
     def wait_free(self, e: Emitter, slot: int, parity: str) -> None:
-        """Wait until all CTAs have read what this one stored."""
         wait_phase(e, f"[{self.base}+{self.free + 8 * slot}]", parity)
 
     def wait_full(self, e: Emitter, slot: int, parity: str) -> None:
-        """Wait until what all CTAs store into this one's slot has come."""
         wait_phase(e, self.full_at(self.base, slot), parity)
 
     def expect(self, e: Emitter, slot: int, size: int) -> None:
@@ -45,7 +42,6 @@ class Barriers:
         e.p("mbarrier.arrive.expect_tx.shared::cta.b64", "_", self.full_at(self.base, slot), size, pred=first)
 
     def release(self, e: Emitter, slot: int, ctas: int) -> None:
-        """Tell all CTAs that this warp has read the slot."""
         e.p("bar.warp.sync", -1)             # the other lanes' reads come before
         some = e.p.new("pred", "setp.lt.u32", e.role.lane, ctas)
         there = self.of(e, e.role.lane, some)

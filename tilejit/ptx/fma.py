@@ -77,7 +77,6 @@ class _Side:
             self.vector *= 2
 
     def read(self, e: Emitter, k: int) -> dict[tuple[int, ...], str]:
-        """The numbers of one k, by their batch and row (or column)."""
         found: dict[tuple[int, ...], str] = {}
         for at, offset in self.offsets.items():
             if at in found:

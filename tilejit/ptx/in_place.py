@@ -132,7 +132,6 @@ def _owns(v: Value, block: Block, uses: Mapping[Value, list[tuple[Op, int]]]) ->
 
 
 def _is_read_behind(v: Value, branch: Op, uses: Mapping[Value, list[tuple[Op, int]]]) -> bool:
-    """Whether an op behind a branch reads a value, or what may be in its registers."""
     block = branch.block
     for user, _ in uses.get(v, ()):
         at = inside(block, user)

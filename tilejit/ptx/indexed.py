@@ -17,7 +17,6 @@ def _one_cta(e: Emitter, op: Op) -> None:
 
 @emits("gather")
 def _gather(e: Emitter, op: Op) -> None:
-    """Meet, write the tile in row-major order, meet, read."""
     _one_cta(e, op)
     p, axis = e.p, op.attrs["axis"]
     index, src = (v.type for v in op.operands)
@@ -64,7 +63,6 @@ def _gather(e: Emitter, op: Op) -> None:
 
 @emits("histogram")
 def _histogram(e: Emitter, op: Op) -> None:
-    """Meet, clear the counts, meet, count by atomics, meet, read."""
     _one_cta(e, op)
     p, bins, t, result = e.p, op.attrs["bins"], op.operands[0].type, op.result.type
     assert isinstance(t, Tile) and t.layout is not None and isinstance(result, Tile) and result.layout is not None

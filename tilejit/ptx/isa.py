@@ -270,7 +270,6 @@ FORMS: tuple[Form, ...] = (
 
 @lru_cache(maxsize=None)                # on first use: most programs need few of the forms
 def _pattern(form: Form) -> re.Pattern[str]:
-    """The whole opcode, one named group a slot."""
     out, at = "", 0
     for m in _SLOT.finditer(form.syntax):
         out += re.escape(form.syntax[at:m.start()])
@@ -294,7 +293,6 @@ def lookup(opcode: str) -> tuple[Form, dict[str, str]] | None:
 
 
 def operand_counts(form: Form) -> tuple[int, int]:
-    """The least and the most."""
     required = len(re.findall(r"\w(?!\?)", form.operands))
     return required, len(re.findall(r"\w", form.operands))
 

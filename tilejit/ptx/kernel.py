@@ -31,7 +31,6 @@ FEW_THREADS = 128
 
 
 def prologue(e: Emitter) -> None:
-    """Thread ids, the shared base, parameters, and the initialisation of mbarriers."""
     p, role = e.p, e.role
     role.tid = p.new("b32", "mov.u32", "%tid.x")
     role.lane = p.new("b32", "and.b32", role.tid, 31)
@@ -66,13 +65,11 @@ def prologue(e: Emitter) -> None:
 
 
 def count_warps(e: Emitter) -> None:
-    """Number the role's warps as layouts do, one CTA of the cluster after another."""
     e.role.local_warp = e.role.warp
     e.role.warp = e.p.new("b32", "mad.lo.u32", e.rank, 1 << e.role.warp_bits, e.role.warp)
 
 
 def name_buffers(e: Emitter) -> None:
-    """Comments that say which buffer lies where."""
     for op in e.fn.body.ops:
         if op.name == "alloc" and not op.attrs.get("private"):
             buffer = op.attrs["type"]
@@ -98,7 +95,6 @@ def load_scalar(e: Emitter, param: ScalarParam, t: DType) -> str:
 
 
 def expr_of(v: Value) -> Expr:
-    """A scalar as a host expression over arguments; an error if it is none."""
     if not isinstance(v.op, Op):
         return ("arg", v.name)
     op = v.op
@@ -114,7 +110,6 @@ def expr_of(v: Value) -> Expr:
 
 
 def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...], str]:
-    """Base argument, shape, strides (host expressions) and padding."""
     t = desc.desc
     rank = len(t.block_shape)
     if isinstance(desc.op, Op):
@@ -148,7 +143,6 @@ def tensor_map(e: Emitter, op: Op) -> str:
 
 
 def desc_query(e: Emitter, op: Op) -> None:
-    """Base, size or stride of a descriptor argument, as a parameter of its own."""
     desc = op.operands[0]
     if isinstance(desc.op, Op):
         rank = len(desc.desc.block_shape)
@@ -344,7 +338,6 @@ def _roles(e: Emitter, op: Op) -> None:
 
 
 def _enter_group(e: Emitter, op: Op, barrier: int, warps: int) -> None:
-    """Make the role's thread ids, named barrier and private memory those of the thread's group."""
     p, role = e.p, e.role
     role.group = p.new("b32", "shr.u32", role.warp, warps.bit_length() - 1)
     role.warp = p.new("b32", "and.b32", role.warp, warps - 1)

@@ -83,7 +83,6 @@ class _Rows:
         self.bases: dict[int, str] = {}
 
     def address(self, first: int) -> str:
-        """Of registers from `first` (a multiple of `step`) on."""
         p, const = self.e.p, self.start
         for i, o in enumerate(self.offsets):
             if first >> i & 1:
@@ -100,7 +99,6 @@ class MatrixReader(_Rows):
 
     @staticmethod
     def of(e: Emitter, t: Tile, buffer: Buffer, base: str, at: tuple[int, ...] | None = None) -> MatrixReader | None:
-        """For the tile that starts at `at`, or None where ldmatrix does not fit the layouts."""
         found = _split(t, buffer)
         return None if found is None else MatrixReader(e, t, buffer, base, found, at)
 

@@ -21,7 +21,6 @@ _EVICT = {"": "", "evict_first": ".L1::evict_first", "evict_last": ".L1::evict_l
 
 
 def opcode_of(op: Op, name: str) -> str:
-    """The opcode of a load or store, up to its vector and type, with the author's hints."""
     if op.attrs.get("volatile"):
         return f"{name}.volatile.global"
     cache = op.attrs.get("cache") or ""
@@ -110,7 +109,6 @@ def _atom(op: Op) -> str:
 
 
 def _suffix(op: Op, kind: str, t: DType) -> str:
-    """Operation and type (PTX ISA, atom)."""
     half = t.is_float and t.bits == 16
     if t.bits < 32 and not (half and kind == "add"):
         raise CompilationError(f"atomic {kind} on {t} is not supported: atomics take 32- and 64-bit elements, "

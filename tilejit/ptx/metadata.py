@@ -82,7 +82,6 @@ class KernelMetadata:
 
     @property
     def shared(self) -> int:
-        """Bytes a block."""
         return self.shared_bytes
 
     @property

@@ -49,7 +49,6 @@ def _dot(e: Emitter, op: Op) -> None:
 
 
 def _instruction(out: DType, elems: list, step: int) -> Callable[..., None]:
-    """m16n8k`step` for these types, as a function of its registers."""
     acc = "s32" if out.is_int() else f"f{out.bits}"
     names = [NAMES[t.name] for t in elems]
     clamps = ".satfinite" if out.is_int() else ""
@@ -144,7 +143,6 @@ class _Words:
 
 
 def _dies(e: Emitter, acc: Value, op: Op) -> bool:
-    """Whether the accumulator has registers of its own that nobody reads after this product."""
     if len(e.uses.get(acc, ())) != 1:
         return False
     if isinstance(acc.op, Block):

@@ -60,7 +60,6 @@ class _Ends:
         return p.new("pred", "setp.ge.s32", left, at + count)
 
     def inside(self, at: int, count: int) -> str | None:
-        """Predicate: the row has `count` elements of a thread from `at` on."""
         return both(self.e, self.begun(at), self.goes_on(at, count))
 
     def singly(self, at: int, count: int, whole: str) -> list[str]:
@@ -156,7 +155,6 @@ def _row_read(e: Emitter, op: Op) -> None:
 
 @emits("row_write")
 def _row_write(e: Emitter, op: Op) -> None:
-    """Vectors where the row's tile begins with one in memory, else elements."""
     p, t, values = e.p, op.operands[1].type, e.get(op.operands[1])
     assert isinstance(t, Tile) and t.layout is not None
     elem, ends, opcode = elem_of(t), _ends(e, op, t), opcode_of(op, "st")

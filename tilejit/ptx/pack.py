@@ -128,7 +128,6 @@ def store_shared(e: Emitter, elem: Scalar, regs: list[str], address: str,
 
 def load_shared(e: Emitter, elem: Scalar, regs: list[str], address: str, pred: str | None = None,
                 pairs: bool = False) -> None:
-    """See `load` on `pred`, `unpack` on `pairs`."""
     load(e, "ld.shared", elem, regs, address, pred, pairs)
 
 
@@ -151,7 +150,6 @@ def load_shifted(e: Emitter, elem: Scalar, regs: list[str], address: str, shift:
 
 
 def repeated(e: Emitter, elem: DType, value: str) -> str:
-    """A word of elements, of 32 bits at most, that are all one immediate."""
     one = e.p.new(reg_class(elem), f"mov.{reg_class(elem)}", value)
     return one if elem.bits == 32 else words(e, elem, [one] * (32 // elem.bits))[0]
 

@@ -34,7 +34,6 @@ def _registers_in(layout: LinearLayout, elements: Iterable[tuple[int, ...]]) -> 
 
 
 def source_layout(op: Op) -> LinearLayout:
-    """The layout of a rename's operand, in the shape of its result."""
     layout = op.operands[0].layout
     if op.name == "expand_dims":
         return layout.expand_dims(op.attrs["axis"])
@@ -44,7 +43,6 @@ def source_layout(op: Op) -> LinearLayout:
 
 
 def repeated(op: Op) -> tuple[int, ...]:
-    """For each register of a broadcast's result, that of its operand which it repeats."""
     source, dst = op.operands[0].layout, op.result.layout
     found = _repeated(source, op.operands[0].tile.shape, dst)
     if found is None:

@@ -62,7 +62,6 @@ def _device_assert(e: Emitter, op: Op) -> None:
 
 
 def _format(e: Emitter, text: str) -> str:
-    """The generic address of a C text, a module variable."""
     p, data = e.p, text.encode() + b"\0"
     name = f"print_format_{len(p.header)}"
     p.header.append(f".global .align 1 .b8 {name}[{len(data)}] = {{{', '.join(map(str, data))}}};  "
@@ -78,7 +77,6 @@ def _first_holder(e: Emitter, t: Type) -> str | None:
 
 
 def _index(e: Emitter, v: Value, register: int) -> list[str]:
-    """The index of the element that a register of each thread holds."""
     if not isinstance(v.type, Tile):
         return []
     assert v.type.layout is not None

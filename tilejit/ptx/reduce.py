@@ -16,7 +16,6 @@ from tilejit.ptx.pack import load_shared, store_shared
 
 
 def combine(e: Emitter, op: Op, left: list[str], right: list[str]) -> list[str]:
-    """The region of a reduce applied to one element of each input."""
     region = op.regions[0]
     for arg, reg in zip(region.args, left + right):
         e.set(arg, reg)
@@ -154,7 +153,6 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
 
 
 def _read(e: Emitter, op: Op, row: str, starts: list[tuple[int, int]], at: int) -> list[str]:
-    """The partial result of a row of scratch, `at` elements on; `starts`: offset and bytes of an element by operand."""
     part = []
     for v, (start, size) in zip(op.operands, starts):
         base = e.p.new("b32", "mad.lo.u32", row, size, e.private)

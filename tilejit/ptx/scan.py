@@ -26,7 +26,6 @@ class _Bits:
 
     @staticmethod
     def of(places: list[tuple[str, int]], value: int = -1) -> _Bits:
-        """The bits at these places that `value` has."""
         return _Bits(*(sum(1 << bit for k, (n, bit) in enumerate(places) if n == name and value >> k & 1)
                        for name in ("register", "lane", "warp")))
 
@@ -133,13 +132,11 @@ def _either(e: Emitter, elems: list[Scalar], pred: str, yes: list[str], no: list
 
 
 def _put(e: Emitter, reg: str, mask: int, value: int) -> str:
-    """A register with the bits of a mask replaced."""
     reg = e.p.new("b32", "and.b32", reg, ~mask) if mask else reg
     return e.p.new("b32", "or.b32", reg, value) if value else reg
 
 
 def _both(e: Emitter, tests: list[tuple[str, int, int]]) -> str:
-    """Whether all registers have these values under their masks."""
     p = e.p
     equal = [p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", reg, mask), value)
              for reg, mask, value in tests if mask]

@@ -50,19 +50,16 @@ class Steps:
         return self._roots[v]
 
     def apart(self, v: Value) -> list[tuple[int, Multiples]]:
-        """How far each register is from its root."""
         found = self.of(v)
         from_ = [found[root] for root in self.roots(v)]
         return [(m - n, _sum(some, others, -1) if some or others else ())
                 for (_, m, some), (_, n, others) in zip(found, from_)]
 
     def spread(self, v: Value) -> bool:
-        """Whether registers are sums of others."""
         roots = self.roots(v)
         return roots != list(range(len(roots)))
 
     def by_roots(self, op: Op) -> bool:
-        """Whether some registers of a result are computed as sums of others, not from its operands."""
         t = elem_of(op.result.type)
         return (op.name == "ptr_add" or op.name == "mul" and isinstance(t, DType) and t.is_int() and t.bits == 64) \
             and self.spread(op.result)

@@ -107,7 +107,6 @@ def _tile(op: Op) -> Tile:
 
 
 def _partners(e: Emitter, op: Op, regs: list[str], bits: dict[str, int]) -> list[str]:
-    """For each register the one whose number, lane and warp differ in these bits."""
     if bits["warp"] >> e.role.warp_bits:
         raise ClusterError(f"{op.name}: elements of another CTA of the cluster; use num_ctas=1", op.loc)
     t = _tile(op)

@@ -58,13 +58,11 @@ class Written:
             self.maps += [(op, form) for _ in range(self.groups[op]) for form in self.of(op.result)]
 
     def root(self, v: Value) -> Value:
-        """One descriptor of all that a descriptor meets."""
         while self.same.get(v, v) is not v:
             v = self.same[v]
         return v
 
     def of(self, desc: Value) -> list[Form]:
-        """The forms of a descriptor's maps; none if the host made it."""
         return self.forms.get(self.root(desc), [])
 
     def place(self, e: Emitter) -> str:
@@ -73,7 +71,6 @@ class Written:
 
     @staticmethod
     def at(fn: Function) -> int:
-        """Where in shared memory the place's number lies."""
         return next(int(op.attrs["offset"]) for op in fn.body.ops if op.name == "tensor_maps")
 
 
@@ -82,7 +79,6 @@ def _desc(op: Op) -> Value:
 
 
 def _meeting(fn: Function) -> dict[Value, Value]:
-    """Descriptors that loops and branches may put in each other's place, each with another one of them."""
     same: dict[Value, Value] = {}
 
     def root(v: Value) -> Value:
@@ -99,7 +95,6 @@ def _meeting(fn: Function) -> dict[Value, Value]:
 
 
 def _groups(op: Op) -> int:
-    """How many groups of warps run an op, each for itself."""
     for outer in enclosing(op):
         if outer.name == "roles":
             inside = [i for i, region in enumerate(outer.regions) if _within(op, region)]
@@ -123,7 +118,6 @@ def is_written(e: Emitter, op: Op) -> bool:
 
 
 def written_map(e: Emitter, op: Op) -> str:
-    """The generic address of a copy's map that the program has written."""
     assert e.written is not None
     desc = _desc(op)
     at = _MAP * e.written.of(desc).index(form_of(e, op, desc))

@@ -215,7 +215,6 @@ class _Parser:
         return self.out
 
     def word(self) -> str:
-        """The directive at this position, without moving."""
         m = re.compile(r"\.(\w+)").match(self.text, self.pos)
         return m.group(1) if m else ""
 
@@ -465,7 +464,6 @@ class _Body:
 
 
 def _initial(text: str, size: int) -> bytes:
-    """The bytes of an integer or 0f/0d literal in an initialiser."""
     value = int(text[2:], 16) if text[:2].lower() in ("0f", "0d") else int(text.rstrip("U"), 0)
     return (value & (1 << 8 * size) - 1).to_bytes(size, "little")
 

@@ -49,7 +49,6 @@ def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
 
 
 def slowest(buffer: Buffer) -> int:
-    """The outermost dimension in memory, if possible larger than 1."""
     return next((d for d in reversed(buffer.order) if buffer.shape[d] > 1), buffer.order[-1])
 
 
@@ -61,14 +60,12 @@ def block_dim(desc: Value, buffer: Buffer, dim: int) -> int:
 
 
 def copied(buffer: Buffer, op: Op) -> Buffer:
-    """What one CTA copies of a slot: all, or with `multicast` its share of the rows."""
     shape = list(buffer.shape)
     shape[slowest(buffer)] //= op.attrs.get("multicast", 1)
     return Buffer(tuple(shape), buffer.elem, buffer.slots, buffer.swizzle, buffer.order)
 
 
 def box_of(e: Emitter, op: Op, desc: Value, buffer: Buffer) -> tuple[int, ...]:
-    """The box of each TMA instruction for a slot: no longer than a strip of a `slice`."""
     box = list(tma_box(copied(in_blocks(buffer, desc), op)))
     if op.name == "tma_load" and "slice" in op.attrs:
         d, ctas = block_dim(desc, buffer, op.attrs["slice"]), e.fn.attrs["num_ctas"]

@@ -40,7 +40,6 @@ class Operand:
 
     @property
     def high(self) -> int:
-        """The constant part of the descriptor: offsets and swizzle mode."""
         span_bytes = self.span * self.view.elem.bytes
         if self.k_major:
             leading, stride = 16, 8 * span_bytes
@@ -80,7 +79,6 @@ def _pend(e: Emitter, op: Op) -> None:
 
 
 def _is_carried_for(e: Emitter, pend: Op) -> bool:
-    """Whether a loop carries this value only for what its body does with it."""
     source = pend.operands[0]
     block = source.op
     return (isinstance(block, Block) and block is pend.parent and block.parent is not None
@@ -144,7 +142,6 @@ def _dot_async(e: Emitter, op: Op) -> None:
 
 
 def _in_place(e: Emitter, base: str, a: Operand) -> Callable[[int, int], str]:
-    """The descriptor of a first operand's block at (m, k)."""
     return lambda m, k: e.p.new("b64", "add.u64", base, a.offset(m, k) >> 4)
 
 
@@ -178,7 +175,6 @@ def describe_early(e: Emitter, view: Value) -> None:
 
 
 def _descriptor(e: Emitter, dot: Op, index: int, address: str) -> str:
-    """Of this warpgroup's part of an operand at (0, k=0)."""
     p, acc = e.p, dot.operands[2].type
     assert isinstance(acc, Pending) and acc.tile.layout is not None
     layout = acc.tile.layout

@@ -17,7 +17,6 @@ AND_OR, _AND_XOR = 0xEA, 0x6A
 
 
 def widens(src: object, dst: object) -> bool:
-    """Whether pairs of src become pairs of dst here."""
     return isinstance(src, DType) and isinstance(dst, DType) and src.name == "int8" and dst.name in ("bf16", "fp16")
 
 
@@ -35,7 +34,6 @@ def in_pairs(e: Emitter, v: Value) -> bool:
 
 
 def widen(e: Emitter, regs: list[str], dst: DType, pairs: bool) -> list[str]:
-    """An even number of int8 registers (`pairs`: see `in_pairs`) as dst."""
     out: list[str] = []
     for lo, hi in zip(regs[::2], regs[1::2]):
         if pairs:
@@ -69,7 +67,6 @@ def apart(e: Emitter, word: str) -> list[str]:
 
 
 def in_words(v: Value) -> bool:
-    """Whether neighbouring registers of a 16-bit tile were made as halves of words."""
     op = v.op
     if not isinstance(op, Op):
         return False
@@ -84,7 +81,6 @@ def in_words(v: Value) -> bool:
 
 
 def _half_of(v: Value) -> tuple[Value, int] | None:
-    """The 32-bit value whose low (0) or high (1) halves a 16-bit value is."""
     op = v.op
     if not isinstance(op, Op) or op.name not in ("cast", "bitcast"):
         return None
@@ -107,7 +103,6 @@ def half_of(cast: Op) -> tuple[Value, int] | None:
 
 
 def halves(e: Emitter, op: Op) -> list[str] | None:
-    """The registers of a cast to halves (`half_of`), or None."""
     found = half_of(op)
     if found is None:
         return None
@@ -124,7 +119,6 @@ def halves(e: Emitter, op: Op) -> list[str] | None:
 
 
 def two_at_a_time(e: Emitter, opcode: str, a: list[str], b: list[str]) -> list[str]:
-    """opcode (of two elements at a time) on 16-bit operands, an even number."""
     done: dict[tuple[str, str], str] = {}
     out = []
     for lo, hi, x, y in zip(a[::2], a[1::2], b[::2], b[1::2]):
@@ -135,7 +129,6 @@ def two_at_a_time(e: Emitter, opcode: str, a: list[str], b: list[str]) -> list[s
 
 
 def constant(v: Value) -> int | float | None:
-    """The number that all elements are, or None."""
     op = v.op
     while isinstance(op, Op) and (op.name == "part" or "spreads" in op.define.traits):
         op = op.operands[0].op

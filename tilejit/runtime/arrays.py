@@ -62,7 +62,6 @@ class ArrayInfo(NamedTuple):
         return self.device != HOST
 
     def span(self) -> tuple[int, int]:
-        """First byte and one past the last of the elements."""
         if 0 in self.shape:
             return self.address, self.address
         steps = [(n - 1) * s * self.dtype.bytes for n, s in zip(self.shape, self.strides)]
@@ -71,7 +70,6 @@ class ArrayInfo(NamedTuple):
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
     return tuple(prod(shape[i + 1:]) for i in range(len(shape)))
 
 
@@ -105,7 +103,6 @@ def same_as(*tensors: Any, sizes: bool = True) -> Callable[..., bool]:
 
 
 def is_address(x: Any) -> bool:
-    """Whether an array is but an address with an element type."""
     return _describers[type(x)] is _of_pointer
 
 

@@ -195,7 +195,6 @@ def _written(base: Path, size: int) -> None:
 
 @lru_cache(maxsize=64)
 def _complain(folder: str, why: str) -> None:
-    """Say what is wrong with the disk, once."""
     print(f"tilejit: could not write the cache in {folder} ({why}); kernels are compiled anew in each process",
           file=sys.stderr)
 
@@ -231,7 +230,6 @@ def _locked(fd: int) -> bool:
 
 
 def note(name: str, stamp: str) -> str | None:
-    """The text noted under this name, if for this stamp."""
     base = folder()
     with contextlib.suppress(OSError, ValueError):
         if base is not None:
@@ -241,7 +239,6 @@ def note(name: str, stamp: str) -> str | None:
 
 
 def take_note(name: str, stamp: str, text: str) -> None:
-    """Keep a text for a stamp, if the disk can be written."""
     base = folder()
     if base is None:
         return
@@ -297,7 +294,6 @@ class Listed:
 
 
 def entries() -> list[Listed]:
-    """Every readable entry, last used first."""
     base = folder()
     out = []
     for used, size, path in reversed(_stats(base, "*" + _SUFFIX) if base else []):
@@ -316,7 +312,6 @@ def clear() -> int:
 
 
 def difference(a: Any, b: Any, where: str = "") -> list[str]:
-    """What differs between two keys, one line a leaf."""
     if isinstance(a, dict) and isinstance(b, dict):
         names = sorted({*a, *b})
         return [d for n in names for d in difference(a.get(n), b.get(n), f"{where}.{n}" if where else n)]

@@ -61,12 +61,10 @@ class CompiledKernel:
 
     @cached_property
     def ir(self) -> str:
-        """Tile IR with layouts."""
         return str(tile_ir(self.kernel, self.args, self.options))
 
     @cached_property
     def scheduled(self) -> str:
-        """Tile IR with rings, barriers, roles and addresses."""
         return str(schedule(tile_ir(self.kernel, self.args, self.options)))
 
     @cached_property
@@ -110,7 +108,6 @@ class CompiledKernel:
         return lines
 
     def report(self) -> str:
-        """What the compiler decided, and why."""
         m, r = self.metadata, self.resources
         lines = [f"{self.name}: {m.num_threads} threads, {m.shared_bytes} bytes of shared memory, "
                  f"{len(m.params)} parameters, {m.target}", *self.report_lines]
@@ -246,7 +243,6 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
 
 
 def unbounded(args: Mapping[str, Arg]) -> dict[str, Arg]:
-    """Arguments without upper bounds: rows that are walked stay walked."""
     return {n: replace(a, most=0) if isinstance(a, Param) else a for n, a in args.items()}
 
 
@@ -275,14 +271,12 @@ def collector_paused() -> Iterator[None]:
 
 
 def warn(k: CompiledKernel, settings: knobs.Knobs) -> None:
-    """Print what makes a kernel slow, if TILEJIT_WARN asks for it."""
     for line in k.warnings() if settings.warn == "perf" else ():
         print(f"tilejit: {k.name}: {line}", file=sys.stderr)
 
 
 def tile_ir(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
             stages: Stages | None = None) -> Function:
-    """Tile IR with layouts, as the evaluator and the scheduler take it."""
     from tilejit import passes
 
     stages = stages or Stages(source.name, knobs.Knobs())
@@ -300,7 +294,6 @@ def changed_by(source: KernelSource, args: Mapping[str, Arg], options: Mapping[s
 
 
 def schedule(fn: Function, stages: Stages | None = None) -> Function:
-    """Rings, barriers, roles and shared memory, verified."""
     from tilejit import schedule as room
     from tilejit.ir.verify import verify
 

@@ -115,7 +115,6 @@ def _of_any(array: Any, block_shape: Any, padding: str = "zero") -> TensorDescri
 
 
 def _of_tensor(tensor: Any, block_shape: Any, padding: str) -> TensorDescriptor:
-    """By facts that are looked up."""
     if type(tensor) not in plain_tensors:
         return _of_any(tensor, block_shape, padding)
     out, address = _new(TensorDescriptor), tensor.data_ptr()
@@ -187,7 +186,6 @@ class TensorDescriptor:
     @staticmethod
     @arrays.traced_as(_of_any)
     def from_tensor(tensor: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
-        """The descriptor of a whole array."""
         try:
             check, facts = _recent[padding][tuple(block_shape)]
         except (KeyError, TypeError):

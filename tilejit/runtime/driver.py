@@ -111,11 +111,9 @@ class Device:
             self.check(driver.cuCtxSetCurrent(self.context), "cuCtxSetCurrent")
 
     def raise_lost(self) -> NoReturn:
-        """Say how the context was lost."""
         raise CudaError(self.lost)
 
     def check(self, result: tuple, doing: str) -> Any:
-        """`check`, that remembers an error that destroys the context."""
         try:
             return check(result, doing)
         except DriverError as error:
@@ -158,7 +156,6 @@ class Device:
 
 @lru_cache(maxsize=64)
 def device(index: int) -> Device:
-    """GPU `index` (in CUDA_VISIBLE_DEVICES order)."""
     return Device(index)
 
 
@@ -206,7 +203,6 @@ _NOTHING = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry noth
 
 
 def device_name(index: int | None = None) -> str:
-    """Default: the current one's; "" where there is none."""
     if index is None:
         return current_device().name if available() else ""
     return "" if index < 0 or not available() else device(index).name

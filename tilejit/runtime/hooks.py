@@ -31,7 +31,6 @@ class Launch:
 
     @cached_property
     def bytes(self) -> int:
-        """Of the arrays among the arguments, each counted once."""
         from tilejit.runtime.arrays import describe
         from tilejit.runtime.descriptor import TensorDescriptor
 
@@ -71,7 +70,6 @@ class Hooks:
         self.active: list[Any] = []
 
     def enter(self, hook: Hook) -> Hook:
-        """Call `hook(launch)` before each launch."""
         return self._add(self.entering, hook)
 
     def exit(self, hook: Hook) -> Hook:
@@ -79,12 +77,10 @@ class Hooks:
         return self._add(self.leaving, hook)
 
     def recorder(self) -> Any:
-        """Of this thread's launches, or None."""
         thread = threading.get_ident()
         return next((r for r in self.recorders if r.thread == thread), None)
 
     def refuse(self, why: str) -> None:
-        """What this thread records cannot be repeated."""
         recorder = self.recorder() if self.recorders else None
         if recorder is not None:
             recorder.refuse(why)

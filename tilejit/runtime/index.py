@@ -35,7 +35,6 @@ def _stamp(file: str) -> tuple[int, int] | None:
 
 
 def place(source: Any) -> list[Any]:
-    """A function's file, line and name."""
     return [source.file, source.line, source.fn.__qualname__]
 
 
@@ -75,7 +74,6 @@ def find(roots: Sequence[Any], facts: dict[str, Any]) -> str | None:
 
 
 def take(roots: Sequence[Any], facts: dict[str, Any], key: str) -> None:
-    """Note what a kernel reaches and its key."""
     from tilejit.frontend.captures import follow, reached, read_names
 
     sources = list(roots)
@@ -101,7 +99,6 @@ def take(roots: Sequence[Any], facts: dict[str, Any], key: str) -> None:
 
 
 def _holds(roots: Sequence[Any], functions: list[Any]) -> list[Read] | None:
-    """The constants that a note's functions read, if all is as it was."""
     from tilejit.frontend.captures import follow
 
     sources: list[Any] = [*roots, *[None] * (len(functions) - len(roots))]

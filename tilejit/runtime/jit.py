@@ -106,7 +106,6 @@ class Partial:
         return MethodType(self.fast, grid) if grid is not None else partial(self.fast, grid)
 
     def partial(self, **given: Any) -> Partial:
-        """The kernel with these keyword arguments given as well."""
         return Partial(self.kernel, {**self.given, **given})
 
     def _plan(self, args: tuple, kwargs: dict[str, Any]) -> Plan:
@@ -115,7 +114,6 @@ class Partial:
         return plan or self.plans.setdefault(shape, self.kernel.plan(len(args), tuple(kwargs), self.given))
 
     def _bound(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Plan, tuple]:
-        """(plan, flat arguments)."""
         plan = self._plan(args, kwargs)
         return plan, plan.pick((*args, *kwargs.values(), *plan.rest))
 
@@ -188,7 +186,6 @@ class Partial:
 
     def _observed(self, compiled: CompiledKernel, entry: Entry, dims: Grid, plan: Plan, flat: tuple,
                   stream: Any) -> None:
-        """A launch between hooks, which are told of `compiled`."""
         kernel = self.kernel
         if HOOKS.recorders and (recorder := HOOKS.recorder()) is not None:
             entry.launch(dims, flat, stream)
@@ -205,7 +202,6 @@ class Partial:
 
 
 def _dims(kernel: Kernel, given: dict[str, Any], grid: Any, named: dict[str, Any], options: dict[str, Any]) -> Grid:
-    """A grid's three numbers, for a launcher."""
     return kernel.sizes(grid, lambda: {**kernel.defaults, **given, **options, **named})
 
 
@@ -236,7 +232,6 @@ class Kernel(Partial):
 
     @cached_property
     def keys(self) -> dict[str, ArgumentKeys]:
-        """What each parameter's arguments are told apart by."""
         kinds = {k: ArgumentKeys(*k) for k in ((True, True, False), (False, True, False), (False, False, False),
                                                (True, True, True))}
         walked = self.source.walked - self.plain - self.unaligned - self.constexprs
@@ -366,7 +361,6 @@ class Kernel(Partial):
         return "\n\n".join(e.compiled.report() for e in (*self.entries.values(), *others) if e is not None)
 
     def _entry(self, plan: Plan, flat: tuple, stream: Any) -> Entry:
-        """The loaded kernel for a call; compiled, or found on disk, at the first one."""
         key = self._key(plan, flat)
         with self.lock:
             entry = self.entries.get(key)
@@ -417,7 +411,6 @@ class Kernel(Partial):
 
     # -- torch's compiler: what it follows (see traced.py), and what its operators call ---------------------------
     def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        """A launch with torch's stand-ins: a call of a custom operator."""
         traced.launch(self, traced.flat_grid(grid, self.meta(args, kwargs)), args, kwargs)
 
     def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -425,7 +418,6 @@ class Kernel(Partial):
         return {**self.defaults, **self.parameter_defaults, **dict(zip(self.names, args)), **kwargs}
 
     def launch_traced(self, grids: list[int], args: list[Any], kwargs: dict[str, Any]) -> None:
-        """The launch that an operator stands for."""
         self._launch(tuple(grids), *args, **kwargs)
 
     def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -455,7 +447,6 @@ class Kernel(Partial):
         return self._launch(grid, *args, **given)
 
     def shown(self, compiled: CompiledKernel) -> Any:
-        """The compiled kernel as hooks see it."""
         return compiled
 
     def bind(self, grid: Any, /, *args: Any, **kwargs: Any) -> Callable[[], None]:
@@ -478,7 +469,6 @@ class Kernel(Partial):
                                          **{n: flat[i] for n, i in plan.at.items()}})
 
     def sizes(self, grid: Any, meta: Callable[[], dict[str, Any]]) -> Grid:
-        """The same; `meta` makes what a function is given."""
         if callable(grid):
             grid = grid(meta())
         if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and 0 <= grid[0] < 2 ** 31:
@@ -502,7 +492,6 @@ def _picker(order: list[int]) -> Callable[[tuple], tuple]:
 
 
 def _dtype(annotation: Any) -> DType | None:
-    """The dtype that a parameter is annotated with (`x: tl.int64`), if any."""
     from tilejit import language
 
     if isinstance(annotation, str):

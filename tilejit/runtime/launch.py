@@ -58,12 +58,10 @@ class Entry(Protocol):
 
 
 def without_maps(k: CompiledKernel) -> CompiledKernel:
-    """Without tensor maps of descriptors that are made in it."""
     return compile_kernel(k.kernel, k.args, {**k.options, "pointer_tma": False, "refused": True})
 
 
 def merged(k: CompiledKernel) -> CompiledKernel:
-    """With as many programs a CTA as can be merged."""
     return compile_kernel(k.kernel, k.args, {**k.options, "programs_per_cta": k.metadata.mergeable})
 
 
@@ -75,7 +73,6 @@ def spanned(k: CompiledKernel, n: int) -> tuple[int, int] | None:
 
 
 def of_length(k: CompiledKernel, between: tuple[int, int]) -> CompiledKernel:
-    """For rows whose lengths are between these."""
     return compile_kernel(k.kernel, k.args, {**k.options, "row_span": between})
 
 
@@ -112,7 +109,6 @@ class Variants:
         self.make = make
 
     def for_length(self, flat: tuple) -> Another | None:
-        """For rows as long as these arguments'."""
         assert self.compiled.metadata.spanned is not None
         between = spanned(self.compiled, int(flat[self.at[self.compiled.metadata.spanned[0]]]))
         if between is None:
@@ -138,7 +134,6 @@ def told(meta: KernelMetadata, grid: Grid, flat: tuple) -> tuple:
 
 
 def addresses(flat: tuple) -> dict[int, Reader]:
-    """For each place of an array or descriptor, the cheapest way from the flat tuple to its address."""
     return {i: _address(i, x) for i, x in enumerate(flat) if device_of(x) is not None}
 
 
@@ -294,7 +289,6 @@ class _HostDescriptor:
 
 
 def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Views of host arrays and descriptors' bases, by the argument's name."""
     views = {name: _as_numpy(getattr(x, "base", x) if isinstance(x, TensorDescriptor) else x)
              for name, x in arguments.items()}
     return {name: v for name, v in views.items() if isinstance(v, np.ndarray)}

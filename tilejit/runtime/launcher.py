@@ -56,7 +56,6 @@ class _Text:
         return name
 
     def expression(self, e: Expr) -> str:
-        """A host expression (ptx/metadata.py) over the launcher's variables."""
         kind = e[0]
         if kind == "const":
             return repr(e[1])
@@ -174,7 +173,6 @@ def _constant(text: _Text, n: str, x: Any) -> bool:
 
 
 def _argument(text: _Text, n: str, x: Any, keys: ArgumentKeys) -> bool:
-    """Guards for a run-time argument; False for a kind that has none."""
     kind = type(x)
     same = f"type({n}) is {text.name(kind)}"
     if x is None:

@@ -48,7 +48,6 @@ def _wide_by_one(ptx: str) -> Iterator[int]:
 
 
 def _negated_minima(ptx: str) -> Iterator[int]:
-    """Negations of 32-bit integers that a minimum or maximum reads."""
     negated: set[str] = set()
     for i, line in enumerate(ptx.splitlines(), 1):
         if made := _NEGATION.match(line):
@@ -58,7 +57,6 @@ def _negated_minima(ptx: str) -> Iterator[int]:
 
 
 def _compared_minima(ptx: str) -> Iterator[int]:
-    """16-bit minima and maxima that are compared for equality."""
     made: set[str] = set()
     for i, line in enumerate(ptx.splitlines(), 1):
         if found := _MINMAX16.match(line):

@@ -42,7 +42,6 @@ _OPS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def reader(expr: Expr, at: Mapping[str, int]) -> Reader:
-    """A function of the flat arguments that computes a host expression; `at` gives each name's place."""
     kind = expr[0]
     if kind == "const":
         value = expr[1]
@@ -187,14 +186,12 @@ class Packer:
         return [maps[i] if is_map else packed[8 * i:8 * i + sizes[i]] for is_map, i in self.order]
 
     def pack(self, flat: tuple) -> bytes:
-        """The scalars' bytes, eight each."""
         try:
             return self.struct.pack(*self.values(flat))
         except (struct.error, OverflowError, TypeError) as error:
             raise self.unfit(flat, error) from None
 
     def unfit(self, flat: tuple, error: Exception) -> Exception:
-        """The LaunchError that names the first scalar which does not fit its type."""
         return self.unfit_values(self.values(flat), error)
 
     def unfit_values(self, values: list[Any], error: Exception) -> Exception:
@@ -253,7 +250,6 @@ class Frame:
 
 
 def is_whole(p: TensorMapParam) -> bool:
-    """Whether a map is a descriptor argument's as it is."""
     rank = range(len(p.shape))
     return p.fill == "desc" and p.shape == tuple(("shape", p.base_arg, d) for d in rank) \
         and p.strides == tuple(("stride", p.base_arg, d) for d in rank)

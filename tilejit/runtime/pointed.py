@@ -61,7 +61,6 @@ def _storages() -> list[tuple[int, int]]:
 
 
 def _mappings() -> list[tuple[int, int]]:
-    """The process's readable and writable memory, sorted."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

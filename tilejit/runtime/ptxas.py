@@ -70,7 +70,6 @@ class Resources:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing in the log costs speed."""
         return not (self.spill_stores or self.spill_loads or self.stack or self.messages)
 
 
@@ -178,7 +177,6 @@ def assemble(ptx: str, target: str = "sm_90a",
 
 
 def error_of(log: str, ptx: list[str]) -> AssemblyError:
-    """The first complaint, at the user's line, with the PTX line as a note."""
     for text in log.splitlines():
         found = re.search(r"\bline (\d+)", text)
         if found and re.search(r"error|fatal|C7[56]\d\d", text):

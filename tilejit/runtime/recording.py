@@ -53,7 +53,6 @@ class Recorder:
         self.refused = self.refused or why
 
     def allocated(self, x: Any, zeroed: bool = False) -> None:
-        """A new array, of no or of zero contents."""
         self.events.append(("zeros" if zeroed else "empty", x))
 
     def launched(self, entry: Any, grid: tuple[int, int, int], flat: tuple, stream: Any) -> None:
@@ -68,7 +67,6 @@ class Recorder:
 
 
 def _watch(recorder: Recorder) -> Any:
-    """A context in which torch tells the recorder of what it computes."""
     torch = sys.modules.get("torch")
     return _watcher()(recorder) if torch is not None and hasattr(torch, "utils") else nullcontext()
 
@@ -236,7 +234,6 @@ def _allocate(i: int, x: Any, zeroed: bool, index: int, space: dict[str, Any]) -
 
 def _launch(i: int, entry: DeviceEntry, grid: tuple[int, int, int], flat: tuple, arrays: _Arrays,
             space: dict[str, Any]) -> list[str]:
-    """Lines that launch with the same values and new addresses."""
     while True:
         try:
             frame = entry.frame(grid, flat)

@@ -103,7 +103,6 @@ def nested(x: Any, addresses: list[int], found: list[Any]) -> tuple:
 
 
 def alike(addresses: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Which addresses are equal; None if none are."""
     return tuple(map(addresses.index, addresses)) if len(set(addresses)) < len(addresses) else None
 
 
@@ -142,7 +141,6 @@ class Calls(dict[tuple, Callable[..., Any]]):
         self.refused: Counter[str] = Counter()
 
     def _by_types(self, *args: Any, **kwargs: Any) -> Any:
-        """A call of any form, by the types of what differs from the defaults."""
         given = dict(zip(self.positional, args))
         named = {**given, **kwargs}
         if not self.fixed or len(args) > len(given) or len(named) < len(given) + len(kwargs) or \
@@ -157,7 +155,6 @@ class Calls(dict[tuple, Callable[..., Any]]):
         return made
 
     def _form(self, params: list[str], types: list[type]) -> Callable[..., Any]:
-        """The function for calls in which these parameters, of these types, are no defaults."""
         kinds = ["value" if p in self.integers and t is tuple else _kind(t) for p, t in zip(params, types)]
         if "" in kinds:
             return self.around
@@ -306,7 +303,6 @@ class Replayed:
         return self.calls.fast(*args, **kwargs)
 
     def bind(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
-        """See `recording.bound`."""
         return bound(self.fn, args, kwargs)
 
     def __repr__(self) -> str:

@@ -140,7 +140,6 @@ def _bounded() -> dict[Hashable, str]:
 
 
 def _divisor(x: int) -> int:
-    """Which of 16 and 8 divides an integer, or 1."""
     return 1 if x & 7 else 8 if x & 8 else 16
 
 

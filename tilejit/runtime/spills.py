@@ -75,7 +75,6 @@ def _without_wishes(ptx: str) -> str:
 
 
 def _with_room(ptx: str, programs: int) -> str:
-    """The text with the directive in place of a wish."""
     head, directive, rest = _without_wishes(ptx).partition(".maxntid ")
     line, end, rest = rest.partition("\n")
     return f"{head}{directive}{line}\n.minnctapersm {programs}{end}{rest}"

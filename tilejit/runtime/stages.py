@@ -41,7 +41,6 @@ class Stages:
         return fn
 
     def text(self, name: str, text: str) -> str:
-        """Show a stage that is plain text; returns it, or what replaces it."""
         path = self._file(name)
         if path is not None:
             text = path.read_text()

@@ -95,7 +95,6 @@ def _parameters(name: str, kind: tuple, changed: bool) -> list[str]:
 
 
 def _maker(kind: tuple) -> Callable[[Iterator[Any]], Any]:
-    """A function that makes one argument of what the operator was given."""
     what = kind[0]
     if what in ("tensor", "int", "float"):
         return next
@@ -152,7 +151,6 @@ def _holds_tensor(kind: tuple) -> bool:
 
 
 def _sample(kind: tuple, dtypes: Iterator[str]) -> Any:
-    """An argument as text for its type (`signature._from_text`), or the constant itself."""
     what = kind[0]
     if what == "tensor":
         return f"*{_dtype_name(next(dtypes))}"

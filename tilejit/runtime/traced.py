@@ -22,7 +22,6 @@ targets: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def number_of(target: Any) -> int:
-    """By which traced code names a kernel or a tuner."""
     number = next(_numbers)
     targets[number] = target
     return number
