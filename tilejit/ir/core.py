@@ -223,7 +223,6 @@ class Edge:
 
 
 def edges(op: Op) -> list[Edge]:
-    """The edges of a `for`, `while` or `if`, in the order of its results; other ops have none."""
     return [_edge(op, i) for i in range(len(op.results))] if op.define.carries else []
 
 
@@ -256,7 +255,6 @@ def reached(values: Iterable[Value], sources: Callable[[Value], Iterable[Value]]
 
 
 def needed(ops: Iterable[Op], among: Collection[Op]) -> set[Op]:
-    """These ops, and those `among` others that they need."""
     found, work = set(ops), [*ops]
     while work:
         more = {v.op for v in read(work.pop()) if isinstance(v.op, Op) and v.op in among} - found
@@ -303,7 +301,6 @@ def _edge(op: Op, i: int) -> Edge:
 
 
 def walk(block: Block) -> Iterator[Op]:
-    """Every op of a block and its regions, in order; the list may be edited behind the walk."""
     rest: list[Iterator[Op]] = [iter([*block.ops])]
     while rest:
         for op in rest[-1]:
@@ -411,7 +408,6 @@ def computes(op: Op) -> tuple:
 
 
 def total_warps(fn: Function) -> int:
-    """The warps that share a program's tiles: those of its cluster, one CTA after another."""
     return int(fn.attrs["num_warps"]) * int(fn.attrs.get("num_ctas", 1))
 
 

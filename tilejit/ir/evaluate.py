@@ -45,8 +45,6 @@ class Descriptor:
 
 @dataclass
 class Stats:
-    """Programs, ops executed, bytes read and written (without masked-off elements)."""
-
     programs: int = 0
     ops: int = 0
     bytes_read: int = 0
@@ -68,7 +66,6 @@ class Machine:
 
     # -- memory -----------------------------------------------------------------------------------
     def attach(self, array: np.ndarray) -> int:
-        """Give an array a window; returns the address of its first element."""
         low, high = _byte_bounds(array)
         self.buffers.append(_flat_bytes(array, low, high))
         first = array.__array_interface__["data"][0]
@@ -120,7 +117,6 @@ class Machine:
         return out.reshape(ptr.shape)
 
     def store(self, op: Op, ptr: np.ndarray, value: np.ndarray, mask: Any = None) -> None:
-        """Scatter elements where mask is true; of equal addresses the last one wins."""
         on = np.broadcast_to(True if mask is None else mask, ptr.shape).ravel()
         live = np.nonzero(on)[0]
         values = np.broadcast_to(value, ptr.shape).ravel()[live]

@@ -31,7 +31,6 @@ def np_dtype(t: Scalar) -> np.dtype:
 
 
 def constant(value: float | bool, t: Scalar) -> Array:
-    """A 0-d array; integers wrap, floats round."""
     dtype = np_dtype(t)
     if dtype.kind in "iu":
         bits = int(value) & (2 ** (8 * dtype.itemsize) - 1)

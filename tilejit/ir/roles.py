@@ -93,7 +93,6 @@ class Role:
         return (0 if self.shared or not ring.private else self.group, int(slot))
 
     def arrivals(self, per: str) -> int:
-        """How often all threads of the group arrive, once `per` thread, warp or warpgroup."""
         if self.elected:
             return 1
         return {"thread": 32 * self.warps, "warp": self.warps, "warpgroup": max(1, self.warps // 4)}[per]
@@ -114,7 +113,6 @@ class Crew:
         self.size = 1
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> None:
-        """Run all groups, the first one first. Raises what one of them raised."""
         self.size = len(bodies)
         threads = []
         for i, body in enumerate(bodies):

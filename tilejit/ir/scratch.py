@@ -40,7 +40,6 @@ def of_fma(op: Op) -> int:
 
 
 def fma_buffers(op: Op) -> list[Buffer]:
-    """Operands of a product by multiply-adds in scratch: K slowest but for batches."""
     out = []
     for index in (0, 1):
         t = op.operands[index].type
@@ -122,7 +121,6 @@ def fold_bytes(t: Type, ctas: int) -> int:
 
 
 def sent_bytes(elem: Scalar) -> int:
-    """Bytes that an element takes to another CTA (`st.async` stores 4 or 8)."""
     return max(4, elem.bits // 8)
 
 

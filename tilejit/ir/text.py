@@ -283,7 +283,6 @@ class _Parser:
 
     # -- data -----------------------------------------------------------------------------------
     def attrs(self) -> dict[str, Any] | None:
-        """`{key=value, ...}`, or None when the next brace opens a region or a body."""
         if not self.take(r"\{(?=\s*\w+\s*=)"):
             return None
         out: dict[str, Any] = {}

@@ -205,7 +205,6 @@ class Buffer:
 
     @classmethod
     def of(cls, tile: Tile, slots: int, order: tuple[int, ...]) -> Buffer:
-        """A ring for such tiles, with the widest swizzle that the fastest dimension allows."""
         from tilejit.layout.shared import widest_swizzle
 
         assert isinstance(tile.elem, DType)

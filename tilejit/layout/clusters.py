@@ -5,7 +5,6 @@ from tilejit.layout.linear import Basis, LinearLayout
 
 
 def cta_bases(layout: LinearLayout, ctas: int) -> tuple[Basis, ...]:
-    """What the CTA's index in its cluster contributes to coordinates."""
     bits = ctas.bit_length() - 1
     return layout.bases_of("warp")[-bits:] if bits else ()
 
@@ -48,7 +47,6 @@ def alone(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
 
 
 def parts_of(shape: tuple[int, ...], dim: int, ctas: int) -> tuple[Basis, ...]:
-    """The CTA bases where CTA i holds the i-th of equal parts along a dimension (see `strip`)."""
     bits = range(ctas.bit_length() - 1)
     return tuple(tuple((strip(n, ctas) << i) * (d == dim) for d, n in enumerate(shape)) for i in bits)
 
@@ -68,7 +66,6 @@ def strip_size(layout: LinearLayout, ctas: int) -> int | None:
 
 
 def own_strips(layout: LinearLayout, ctas: int) -> LinearLayout:
-    """The first CTA's strips of a row as a row of its own."""
     size = strip_size(layout, ctas)
     assert size is not None
     rows = {n: tuple((x % size + x // (size * ctas) * size,) for (x,) in row)

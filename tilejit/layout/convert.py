@@ -132,7 +132,6 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
 
 
 def _halves(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Halves | None:
-    """By a coordinate's bit that registers alone choose in both layouts, or None."""
     for basis in reversed(src.bases_of("register")):
         moved = [d for d, x in enumerate(basis) if x]
         if len(moved) != 1 or basis not in dst.bases_of("register") or src.odd_dims:
@@ -216,7 +215,6 @@ def _orders(rank: int) -> list[tuple[int, ...]]:
 
 def _fewest(src: LinearLayout, dst: LinearLayout, elem_bytes: int, orders: list[tuple[int, ...]],
             widest: bool = False) -> ThroughShared:
-    """The plan with the fewest cycles among orders and swizzles (or the widest swizzle)."""
     best, local = None, _same_warp(src, dst)
     for order in orders:
         inner = src.shape[order[0]] * elem_bytes
@@ -234,7 +232,6 @@ def _fewest(src: LinearLayout, dst: LinearLayout, elem_bytes: int, orders: list[
 
 
 def _same_warp(src: LinearLayout, dst: LinearLayout) -> bool:
-    """Whether every warp writes all that it will read (of copies only one is written)."""
     if src.bases_of("warp") != dst.bases_of("warp") or src.zero_bits("warp"):
         return False
     try:

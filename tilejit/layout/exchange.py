@@ -25,7 +25,6 @@ class Parts:
 
     @property
     def bytes(self) -> int:
-        """The shares that one CTA gets, in all rounds."""
         n = 4
         for s in self.source.shape:
             n *= s

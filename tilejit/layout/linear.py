@@ -108,7 +108,6 @@ class LinearLayout:
         return tuple(d for d, s in enumerate(self.shape) if s & (s - 1))
 
     def among_warps(self, d: int) -> bool:
-        """Whether warps choose among the parts of an odd size (see `check_odd`)."""
         return any(b[d] >= self.shape[d] & -self.shape[d] for b in self.bases_of("warp"))
 
     @cached_property
@@ -242,7 +241,6 @@ class LinearLayout:
 
     @_remembered
     def join(self) -> LinearLayout:
-        """A new last dimension of size 2, its bit the lowest register bit."""
         wide = self._map(lambda b: [*b, 0], (*self.shape, 2))
         new = (*([0] * self.rank), 1)
         return LinearLayout(tuple((n, (new, *row) if n == "register" else row) for n, row in wide.bases),
@@ -256,7 +254,6 @@ class LinearLayout:
         return flat
 
     def columns(self) -> list[tuple[str, int, int]]:
-        """(input name, bit, flat coordinate bits) of every basis."""
         return [(n, i, self._flat(b)) for n, row in self.bases for i, b in enumerate(row)]
 
     def is_surjective(self) -> bool:

@@ -52,7 +52,6 @@ def split(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> Matrices
 
 
 def _fits(inside: tuple[int, ...], rest: tuple[int, ...], bits: AddressBits, elem_bytes: int) -> bool:
-    """Whether `inside` walks the 16 bytes of a row, and all else moves by rows."""
     return (all(x == 1 << i for i, x in enumerate(inside))
             and all(x * elem_bytes % _ROW_BYTES == 0 for x in rest + bits.warp))
 

@@ -19,8 +19,6 @@ Monomial = tuple[Value, ...]
 
 
 class Poly(dict[Monomial, int]):
-    """Coefficients by monomial, none of them zero."""
-
     def __add__(self, other: Poly) -> Poly:
         out = Poly(self)
         for m, c in other.items():
@@ -76,7 +74,6 @@ class Affine:
         return not any(self.steps)
 
     def plus(self, other: Affine, sign: int = 1) -> Affine | None:
-        """None where both wrap around along one dimension."""
         if self.wraps.keys() & other.wraps.keys():
             return None
         by = number(sign)
@@ -111,8 +108,6 @@ class _Carried:
 
 
 class Forms:
-    """Affine forms of a function's values, found at need; None for what has none."""
-
     def __init__(self) -> None:
         self._scalars: dict[Value, Poly] = {}
         self._tiles: dict[Value, Affine | None] = {}
@@ -150,7 +145,6 @@ class Forms:
         return Poly({(v,): 1})
 
     def _steps_of(self, v: Value) -> _Carried | None:
-        """How a counted loop with a constant step carries a value, or None."""
         found = edge_of(v)
         if found is None or found[0].name != "for" or found[1].init is None or v is found[1].result:
             return None
@@ -244,7 +238,6 @@ class Forms:
         return None if total is None else Address(at.base, total)
 
     def _step(self, found: _Carried, v: Value) -> Poly | None:
-        """By how much a loop has moved a pointer, all elements alike in every iteration, or None."""
         total, end = Poly(), found.end
         while end is not v:
             if not isinstance(end.op, Op) or end.op.name not in ("ptr_add", "hint"):
@@ -290,7 +283,6 @@ class Bound:
 
 
 def _bound(low: Affine, high: Affine, equal: bool) -> list[Bound] | None:
-    """low < high (or <=, if `equal`) as a bound of one dimension; nothing where it always holds."""
     wraps = [(d, w) for d, w in low.wraps.items()]
     if wraps:                        # an index modulo n is below n
         return [] if len(wraps) == 1 and not low.start - wraps[0][1].start and high.scalar \

@@ -16,7 +16,6 @@ from tilejit.passes.axis import AxisInfo, analyse, fact_of
 
 
 def check_signs(fn: Function) -> Function:
-    """Put the checks in; each has a line in the report."""
     divisions = [op for op in walk(fn.body) if op.name in ("idiv", "irem") and isinstance(op.result.type, Tile)]
     if not divisions or fn.attrs.get("check_signs") is False:
         return fn
@@ -55,7 +54,6 @@ def unloaded(v: Value) -> list[Value]:
 
 
 def _roots(v: Value, facts: dict[Value, AxisInfo]) -> list[Value]:
-    """The nearest scalars such that v is not negative if they are not, or none."""
     if facts[v].nonnegative:
         return []
     if not isinstance(v.type, Tile):
@@ -89,7 +87,6 @@ def may_check(fn: Function, v: Value, facts: dict[Value, AxisInfo]) -> bool:
 
 
 def check(fn: Function, root: Value, op: Op) -> Value:
-    """A check behind a scalar's definition, whose uses then take the result."""
     block = root.op if isinstance(root.op, Block) else root.op.parent if root.op is not None else None
     assert block is not None
     at = block.ops.index(root.op) + 1 if isinstance(root.op, Op) else 0

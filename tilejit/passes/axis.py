@@ -82,8 +82,6 @@ def analyse(fn: Function, loaded: int = 1) -> dict[Value, AxisInfo]:
 
 
 class Facts(dict[Value, AxisInfo]):
-    """Facts by value, of scalars joined with what the author promises."""
-
     def __init__(self, promises: dict[Value, tuple[bool, int]]):
         super().__init__()
         self.promises = promises
@@ -351,7 +349,6 @@ def _trans(op: Op, x: AxisInfo) -> AxisInfo:
 
 @_rule("reshape")
 def _reshape(op: Op, x: AxisInfo) -> AxisInfo:
-    """Runs along the last dimension survive as far as the new one is long."""
     shape, unit = shape_of(op.result.type), _unit(op.operands[0].type)
     if x.constant is not None:
         return _constant(x.constant, op.result.type)
@@ -507,7 +504,6 @@ def _checked(op: Op, x: AxisInfo) -> AxisInfo:
 
 @_rule("cmp")
 def _cmp(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
-    """`x < n` flips only at multiples of n's divisibility."""
     same = list(_shared(a, b))
     left, right = (a, b) if op.attrs["pred"] in ("lt", "ge") else (b, a)
     if op.attrs["pred"] not in ("eq", "ne"):

@@ -25,8 +25,6 @@ Parts = tuple[Value, ...]
 
 
 class Carried(NamedTuple):
-    """A loop that hands on a descriptor's parts: as it begins and at an iteration's start."""
-
     loop: Op
     first: Parts
     given: Parts
@@ -61,7 +59,6 @@ def _kept(parts: Parts, by: Carried) -> bool:
 
 
 def _branch(parts: Parts, by: Carried) -> Op | None:
-    """The last `if` of the loop's body of which parts are results, all others known before it."""
     owners = [v.op for v in parts if _inside(v, by.loop) and isinstance(v.op, Op)]
     for owner in owners:
         if owner.name == "if" and all(len(e.ends) == 2 for e in edges(owner)) and all(

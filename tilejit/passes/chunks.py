@@ -87,7 +87,6 @@ def _roots(fn: Function, block: Block) -> list[Op]:
 
 
 def _much(fn: Function, block: Block, threads: int) -> list[Op]:
-    """What has too much to add up at once for registers (counts) or shared memory (products)."""
     room = target_of(fn).shared_bytes
     return [op for op in block.ops if op.name == "histogram" and _numbers(op.operands[0], threads) > REGISTERS
             or op.name == "dot" and sum(_bytes(v) for v in op.operands[:2]) > room]
@@ -123,9 +122,6 @@ def loads_of(block: Block) -> list[Op]:
 
 
 def _loads_much(fn: Function, block: Block, threads: int) -> bool:
-    """Whether what is loaded, folded, sorted or carried takes more registers, or a descriptor's block more shared
-    memory, than there is.
-    """
     loads, most = loads_of(block), min(REGISTERS, SHARED // threads)
     if any(sum(_numbers(v, threads) for v in op.operands) > most for op in block.ops
            if in_lines(op) or op.name == "join"):

@@ -49,7 +49,6 @@ def _depth(fn: Function, op: Op) -> int | None:
 
 
 def pipelined_loops(fn: Function) -> set[Op]:
-    """The loops that compute a product themselves, or have a depth of their own (1: to leave them)."""
     loops = set()
     for op in walk(fn.body):
         if op.name in ("dot", "dot_fma") and (loop := loop_around(op)) is not None:

@@ -1,20 +1,24 @@
 """Gives every tile in registers a layout, and `convert` ops where two layouts meet.
 
-Blocks that wgmma reads in place from shared memory (results of `desc_load` and `trans` whose every use is a `dot`
-operand) get none.
+1. Cheap values (ranges, splats, arithmetic on them) are cloned for each use (`layouts_copies.py`).
 
-1. Cheap values (ranges, splats, arithmetic on them) are cloned for each use (`layouts_copies.py`): each copy takes its
-user's layout. 2. Anchors, strongest first: accumulators of products, then their first operands where those are computed
-(`layouts_products.py`), then global accesses, inner loops and large tiles first (coalesced, as wide as the axis facts
-allow, `layouts_access.py`), then blocks that TMA moves. Each layout spreads to its neighbours through elementwise ops,
-shape ops, loops and branches (`layouts_rules.py`), until it meets a tile that has one. It enters an access only if that
-costs no more than a conversion would. 3. What is left takes the default blocked layout, large tiles first. 4. Where an
-operand's layout is not the one its op needs, a `convert` is inserted, and moved to where it moves the fewest bytes
-(`layouts_convert.py`). 5. Equal copies are merged again, and memory ops learn their vector width (`vec`).
+2. Anchors, strongest first: accumulators of products, then their first operands where those are computed
+   (`layouts_products.py`), then global accesses, inner loops and large tiles first (coalesced, as wide as the axis
+   facts allow, `layouts_access.py`), then blocks that TMA moves. Each layout spreads to its neighbours
+   (`layouts_rules.py`) until it meets a tile that has one; into an access only if that costs no more than a conversion.
+
+3. What is left takes the default blocked layout, large tiles first.
+
+4. Where an operand's layout is not the one its op needs, a `convert` is inserted, and moved to where it moves the
+   fewest bytes (`layouts_convert.py`).
+
+5. Equal copies are merged again, and memory ops learn their vector width (`vec`).
 
     %x = load %p : fp32[64x64]              %x = load %p {vec=4} : fp32[64x64, #l1]
     %y = add %acc, %x              ->       %0 = convert %x : fp32[64x64, #l0]
                                             %y = add %acc, %0 : fp32[64x64, #l0]
+
+Blocks that wgmma reads in place from shared memory get none.
 """
 from __future__ import annotations
 
@@ -63,8 +67,6 @@ def assign_layouts(fn: Function) -> Function:
 
 
 class Assignment:
-    """The layouts chosen so far, and the queue of tiles whose neighbours have not been visited."""
-
     def __init__(self, fn: Function, facts: Facts):
         self.fn = fn
         self.warps: int = total_warps(fn)
@@ -151,7 +153,6 @@ class Assignment:
                    for v in reached([dot.result], follows) for user, index in self.uses.get(v, ()))
 
     def default(self, v: Value, vector_bytes: int) -> LinearLayout:
-        """Neighbouring threads on neighbouring elements, `vector_bytes` each if the tile is large enough."""
         t = v.tile
         spread = max(1, t.numel // (32 * self.warps))
         vector = min(spread, max(1, vector_bytes * 8 // max(8, t.elem.bits)))
@@ -180,7 +181,6 @@ class Assignment:
         return v.tile.elem.bits == 16 or transposed == (index == 1)
 
     def set(self, v: Value, layout: LinearLayout) -> None:
-        """Choose a tile's layout if it has none and lives in registers; tied values get the same."""
         if v in self.chosen or not isinstance(v.type, Tile) or self.in_shared(v):
             return
         for member in self.groups.get(v, (v,)):
@@ -204,7 +204,6 @@ class Assignment:
                 self.from_operand(op, index, v, layout)
 
     def from_result(self, op: Op, v: Value, layout: LinearLayout) -> None:
-        """Set what v's layout says about the operands of its op."""
         kind = op.define.layout
         if kind == "flow":
             self.set_all(handed_over(op, v), layout)
@@ -223,7 +222,6 @@ class Assignment:
                     self.set(x, found)
 
     def from_operand(self, op: Op, index: int, v: Value, layout: LinearLayout) -> None:
-        """Set what v's layout says about a user's other operands and results."""
         kind = op.define.layout
         if kind == "flow":
             into = edge_at(op, index)

@@ -55,7 +55,6 @@ class Accesses:
                     self.narrowest[t.shape[0]] = min(size, self.narrowest.get(t.shape[0], size))
 
     def _width(self, op: Op) -> int:
-        """Elements of one access: at most 16 bytes, and no wider than using every thread allows."""
         t = op.operands[0].tile
         spread = max(1, t.numel // (32 * self.warps))
         return min(access_width(op, self.facts, fastest(op, self.facts)), spread)
@@ -155,7 +154,6 @@ def _bytes(op: Op) -> int:
 
 @lru_cache(maxsize=4096)
 def _distinct(layout: LinearLayout, info: AxisInfo, dim: int, elem_bytes: int, unit: int) -> int:
-    """How many aligned blocks of `unit` bytes the lanes' addresses lie in, as far as is known."""
     at = layout.coords("lane")
     blocks = at // np.array(info.constancy)
     run = info.contiguity[dim]

@@ -31,7 +31,6 @@ def insert(fn: Function) -> None:
 
 
 def _converted(op: Op, v: Value, layout: LinearLayout) -> Value:
-    """v in another layout, for op; computed before the loops that v enters from outside."""
     before, at = op, op
     while at.parent is not v.home and at.parent is not None and at.parent.parent is not None:
         at = at.parent.parent

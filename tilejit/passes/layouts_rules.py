@@ -19,13 +19,11 @@ def layout_of(v: Value) -> LinearLayout | None:
 
 
 def backward(op: Op, layout: LinearLayout) -> LinearLayout | None:
-    """The operand's layout that gives the (first) result this one, or None."""
     rule = op.define.backward
     return rule(op, layout) if rule is not None else None
 
 
 def forward(op: Op, layout: LinearLayout) -> LinearLayout | None:
-    """The results' layout that the operand's gives; None if the op leaves it open."""
     rule = op.define.forward
     return rule(op, layout) if rule is not None else None
 
@@ -39,7 +37,6 @@ def same_layout(op: Op) -> list[list[Value]]:
 
 
 def handed_over(op: Op, v: Value) -> list[Value]:
-    """The other ends of a loop's or branch's edges at v."""
     return [x for e in edges(op) if v in e.values for x in e.values if x is not v]
 
 

@@ -73,7 +73,6 @@ def _early(op: Op, loop: Op) -> _Load | None:
 
 
 def _depth(fn: Function, loop: Op, loads: list[_Load]) -> int:
-    """How many iterations ahead a loop's loads are issued; none where one iteration is all there is."""
     if not loads:
         return 0
     each = sum(max(1, size(x.op.result)) for x in loads)

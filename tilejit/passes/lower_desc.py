@@ -139,7 +139,6 @@ def _misplaced(op: Op, t: Desc) -> str | None:
 
 
 def _divisible(v: Value, fn: Function) -> int | None:
-    """What the specialisation says divides an argument, at most 16, or None."""
     while isinstance(v.op, Op) and v.op.name == "cast":
         v = v.op.operands[0]
     return fn.arg_attrs[v.index].get("divisible") if v.op is fn.body else None
@@ -215,7 +214,6 @@ class _Lowering:
         return self.reasons[desc]
 
     def written(self, desc: Value, made: Op, why: str) -> str | None:
-        """Let the program write a descriptor that the host cannot make, or say why it goes through pointers."""
         t = desc.desc
         other = None if target_of(self.fn).hopper else "the chip has no TMA"
         other = other or against_a_rule(made, t, self.fn) or self.writing.why_not(desc, made)
@@ -233,7 +231,6 @@ class _Lowering:
         self.fn.say(kind, f"descriptor {desc.name or '(unnamed)'}{at} {what}", desc.name or "")
 
     def ragged(self, desc: Value) -> bool:
-        """Whether rows may end within a unit of 16 bytes."""
         t = desc.desc
         if not isinstance(desc.op, Op):
             return bool(self.fn.arg_attrs[desc.index].get("ragged"))

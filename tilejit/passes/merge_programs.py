@@ -21,8 +21,7 @@ from tilejit.ir.ahead import is_volatile
 from tilejit.ir.types import Tile, elem_of, int32, shape_of
 
 #: Bytes that merged programs read (or write) together, elements of their greatest tile, and programs, at most: less
-#: than 4 KB are bound by how fast CTAs start (65536 rows of 64 to 1024 columns of bf16 on an H200: 0.05 to 0.8 of a
-#: copy with a row a program). Warps at least.
+#: than 4 KB are bound by how fast CTAs start. Warps at least.
 BYTES, ELEMENTS, MOST, WARPS = 4096, 2048, 128, 4
 
 
@@ -103,8 +102,6 @@ def _alone(op: Op, varies: set[Value]) -> str:
 
 
 class _Merged:
-    """The function's body for several programs."""
-
     def __init__(self, fn: Function, varies: set[Value], programs: int):
         self.fn, self.varies, self.programs = fn, varies, programs
         self.old = fn.body.ops
@@ -178,7 +175,6 @@ class _Merged:
         return self.made[v, shape]
 
     def _spread(self, v: Value, shape: tuple[int, ...]) -> Value:
-        """A tile of the programs, with `shape` behind where there is a number for each of them."""
         t = v.type
         assert isinstance(t, Tile) and elem_of(t)
         if len(t.shape) == 1 and shape:

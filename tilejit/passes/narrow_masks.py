@@ -100,7 +100,6 @@ def _narrow(op: Op) -> bool:
 
 
 def _may_narrow(one: _Sum, two: _Sum) -> bool:
-    """Whether nothing wraps, in 64 bits as written and in 32 bits as far as it matters."""
     ranges = [bounds(x.tile) if x.tile else (0, 0) for x in (one, two)]
     return all(-_FAR < least and greatest < _FAR and _fits(x, least, greatest)
                for x, (least, greatest) in zip((one, two), ranges)) and _fits(

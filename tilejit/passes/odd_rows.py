@@ -33,10 +33,8 @@ from tilejit.passes.rules import const_of
 
 #: Elements of a thread at most, and of a row's tile at least (fewer are merged, or few).
 ELEMENTS, LEAST = 40, 512
-#: Warps at most, by how many other rows and weights are shifted out of vectors, which takes registers, so that fewer
-#: rows are under way, and instructions (H200, bf16, share of a copy in shared memory, in registers: softmax of 1001,
-#: 2049, 4097, 8193 columns 0.950 0.994, 0.959 0.983, 0.953 0.974, 0.959 0.946; rmsnorm 0.964 0.994, 0.890 0.786, 0.885
-#: 0.809, 0.804 0.596; layernorm, with two, 0.824 0.763, 0.866 0.515, 0.834 0.488, 0.792 0.293).
+#: Warps at most, by how many other rows and weights are shifted out of vectors, which takes registers and instructions
+#: (measured: docs/scheduling.md).
 WARPS = (4, 1)
 
 
@@ -118,7 +116,6 @@ class _Row:
         return self._sorted() and self._has_rows() and self._early() and self._apart() and self._adds_nothing()
 
     def _sorted(self) -> bool:
-        """Find indices, masks and addresses; whether nothing else depends on where an element is."""
         for op in self.fn.body.ops:
             if op.regions and op.name != "reduce":
                 return False
@@ -139,7 +136,6 @@ class _Row:
         return True
 
     def _ends_the_row(self, cmp: Op) -> bool:
-        """Whether a comparison is `index < n` with the n of all others."""
         index, bound = cmp.operands if cmp.attrs["pred"] == "lt" else reversed(cmp.operands)
         op = index.op
         while isinstance(op, Op) and op.name == "cast":
@@ -197,7 +193,6 @@ class _Row:
             op.name in ("load", "store") and isinstance(op.operands[0].type, Tile)
 
     def _early(self) -> bool:
-        """Whether what the row's ends follow from can be computed before they are needed."""
         assert self.first is not None
         ops = self.fn.body.ops
         of = reached([self.first.operands[0]], lambda v: v.op.operands if isinstance(v.op, Op) else ())
@@ -281,7 +276,6 @@ class _Row:
         b.insert(op)
 
     def _ends(self, b: Builder, firsts: Firsts) -> tuple[Value, Value]:
-        """Where the row begins and ends, from the 16 bytes in which it begins."""
         assert self.first is not None
         address = b("cast", self._start(self.first, firsts), dtype=int64)
         ahead = b("cast", b("and", address, b.const(UNIT - 1, int64)), dtype=int32)

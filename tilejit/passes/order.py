@@ -27,7 +27,6 @@ def order_accesses(fn: Function) -> Function:
 
 
 def _order(block: Block, pending: list[Op]) -> list[Op]:
-    """Order a block's accesses after `pending` ones; returns those that nobody has met behind."""
     for op in list(block.ops):
         if _is_access(op):
             if any(_conflict(before, op) for before in pending):

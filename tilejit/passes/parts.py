@@ -58,7 +58,6 @@ class Group:
         return self._conflict() or self._divide(d)
 
     def _conflict(self) -> str:
-        """What of memory, or of the order of effects, forbids that chunk follows chunk, or ""."""
         table = uses(self.fn.body)
         values = [v for op in self.members if op not in self.roots
                   for v in (op.results if isinstance(op, Op) else [op])]
@@ -143,7 +142,6 @@ class Group:
         return True
 
     def _unable(self, v: Value, view: View) -> str:
-        """Why a chunk's part of a tile cannot be computed from the parts of what makes it, or ""."""
         op, name, d = v.op, v.name or "a tile", view[0]
         if not isinstance(op, Op) or not op.define.pure and not self._below(op):
             return f"{name} comes from outside"
@@ -208,7 +206,6 @@ class Group:
         replace(self.fn.body, dict(zip(last, loop.results[len(inits) - len(last):])))
 
     def parts(self, which: Value, inner: Builder, writer: _Writer | None = None) -> dict[tuple[Value, View], Value]:
-        """Write what one chunk needs; the parts of values, by their views."""
         writer = writer or _Writer(self, which, which, inner)
         for op in walk(self.fn.body):
             if op in self.members and not any(x in self.members for x in enclosing(op)):
@@ -337,7 +334,6 @@ def _divided(v: Value, d: int) -> bool:
 
 
 def _makes_block(op: Op) -> bool:
-    """Whether an access's descriptor is made before all loops, for blocks of the tile's shape: so can others."""
     made, shape = op.operands[0].op, shape_of((op.results or op.operands[1:])[0].type)
     return isinstance(made, Op) and made.name == "make_desc" and not any(enclosing(made)) \
         and tuple(made.attrs["block_shape"]) == shape
@@ -391,7 +387,6 @@ def _part(op: Op, w: _Writer, d: int) -> tuple[int, ...]:
 
 
 def _alike(op: Op) -> bool:
-    """Whether an op moves elements, so that its parts are itself of the parts."""
     return "shape" in op.define.traits and "collective" not in op.define.traits
 
 

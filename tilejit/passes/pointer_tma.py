@@ -263,7 +263,6 @@ class _Raising:
         return _Plan(at.base, axes, checks)
 
     def negative(self, p: Poly) -> list[Value] | None:
-        """Atoms whose sign must be checked so that a polynomial is not negative; None if that is not enough."""
         if any(c < 0 for c in p.values()):
             return None
         found = [v for v in p.atoms if not self.facts[v].nonnegative]
@@ -305,7 +304,6 @@ class _Raising:
         return True
 
     def follow(self, op: Op, index: int, d: int, wrap: Wrap) -> list[tuple[Value, int]] | None:
-        """Where elements at index d of operand `index` of an op go; None if it cannot be told."""
         if (edge := edge_at(op, index)) is not None:
             return [(x, d) for x in (*edge[1].args, edge[1].result)]
         if op.name == "dot":
@@ -325,7 +323,6 @@ class _Raising:
         return [(op.result, d)] if plain and len(op.results) == 1 else None
 
     def masked(self, mask: Value, d: int, wrap: Wrap) -> bool:
-        """Whether a mask leaves out the elements from `wrap.size - wrap.start` on along d."""
         bounds = self.conjuncts(mask)
         return any(b.dim == d and b.below and b.size == wrap.size - wrap.start for b in bounds)
 

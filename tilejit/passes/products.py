@@ -54,7 +54,6 @@ def legalise(fn: Function) -> Function:
 
 
 def _accumulate(fn: Function) -> None:
-    """Products that begin with zeros, and that only a sum in their block needs, begin with the other summand."""
     table = uses(fn.body)
     for op in [op for op in walk(fn.body) if op.name == "add" and isinstance(op.result.type, Tile)]:
         for at, v in enumerate(op.operands):

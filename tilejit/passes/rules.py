@@ -11,8 +11,6 @@ from tilejit.ir.types import DType, Tile, elem_of, int1, int32, shape_of, uint32
 
 
 class Emits(Protocol):
-    """What a rule may use of the rewriter."""
-
     def emit(self, name: str, *operands: Value, **attrs: Any) -> Value: ...
 
     def constant(self, value: Any, like: Value) -> Value: ...
@@ -54,7 +52,6 @@ def bounds(v: Value, depth: int = 10) -> tuple[int, int]:
 
 
 def _range_of(op: Op, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
-    """What an op gives if nothing wraps; `whole`: the range of the type."""
     def of(at: int) -> tuple[int, int]:
         t = elem_of(op.operands[at].type)
         return bounds(op.operands[at], depth) if isinstance(t, DType) and (t.is_int() or t == int1) else whole
@@ -107,7 +104,6 @@ def _of_bits(name: str, a: tuple[int, int], b: tuple[int, int], whole: tuple[int
 
 
 def nonnegative(v: Value) -> bool:
-    """Whether every element is provably >= 0, without assuming that sums do not wrap."""
     return bounds(v)[0] >= 0
 
 
@@ -205,7 +201,6 @@ def _in_32_bits(r: Emits, op: Op) -> Value | None:
 
 
 def _zeros(v: Value) -> int:
-    """How many of the lowest bits are zeros in every element, as far as its ops say."""
     op = v.op
     if not isinstance(op, Op):
         return 0

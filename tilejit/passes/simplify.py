@@ -156,7 +156,6 @@ class _Rewriter:
         return self.constant(python(result[0]), op.result)
 
     def _spread(self, op: Op) -> Value | None:
-        """An op of tiles that are one number each, computed once, of the numbers."""
         if "elementwise" not in op.define.traits or not isinstance(op.result.type, Tile):
             return None
         numbers = [defined_by(v, "splat", "const") for v in op.operands]
@@ -196,7 +195,6 @@ class _Rewriter:
         return True
 
     def _invariants(self, op: Op) -> None:
-        """A value that every iteration hands on unchanged is its initial value."""
         body = op.regions[0]
         for e in edges(op):
             init, (arg,), (nxt,), res = e.init, e.args, e.ends, e.result

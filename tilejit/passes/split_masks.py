@@ -65,8 +65,6 @@ def split_masks(fn: Function) -> Function:
 
 
 class _Masks:
-    """A loop's masks: what they compare, and where they hide nothing."""
-
     def __init__(self, fn: Function, loop: Op, asked: bool):
         self.fn, self.loop, self.asked = fn, loop, asked
         self.body, self.index = loop.regions[0], loop.regions[0].args[0]

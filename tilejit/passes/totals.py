@@ -63,8 +63,6 @@ def adds_up(loop: Op, i: int, table: dict[Value, list[tuple[Op, int]]]) -> bool:
 
 
 class _Totals(Group):
-    """Carried tiles of one loop, written chunk by chunk."""
-
     def __init__(self, fn: Function, loop: Op, which: list[int], threads: int):
         super().__init__(fn, loop.regions[0])
         self.loop_op, self.which = loop, which

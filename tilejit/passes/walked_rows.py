@@ -120,7 +120,6 @@ class _Row:
             raise _NotWhole(f"rows of {self.size} elements are more than is kept")
 
     def _loop(self, loop: Op) -> dict[Value, Value]:
-        """Write a loop's ops for the whole row; what is folded for each of its sums."""
         body, found = loop.regions[0], {}
         for i, total in enumerate(loop.results):
             users = [op for op, _ in self.table.get(total, ())]

@@ -19,8 +19,6 @@ UNIT = 16
 
 
 class Writing:
-    """The descriptors of one function that it may write itself."""
-
     def __init__(self, fn: Function):
         self.fn, self.uses = fn, uses(fn.body)
 
@@ -30,7 +28,6 @@ class Writing:
 
     @cached_property
     def hoped(self) -> Mapping[Value, AxisInfo]:
-        """Facts that hold if what is loaded fits TMA."""
         return analyse(self.fn, loaded=UNIT)
 
     def why_not(self, desc: Value, made: Op) -> str | None:

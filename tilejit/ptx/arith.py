@@ -80,7 +80,6 @@ def wrap8(e: Emitter, t: DType, reg: str) -> str:
 
 
 def through_fp32(e: Emitter, t: DType, make: Callable[..., str], *regs: str) -> str:
-    """make(...) on fp32 copies, rounded back to t."""
     wide = [cast_element(e, r, t, fp32) for r in regs]
     return cast_element(e, make(*wide), fp32, t)
 
@@ -127,7 +126,6 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
 
 
 def _by_roots(e: Emitter, op: Op, make: Callable[[str, str], str]) -> None:
-    """For a result some of whose registers are sums of others: make(a, b) for those others."""
     a, b = map(e.get, op.operands)
     e.set(op.result, e.spread(op.result, {i: make(a[i], b[i]) for i in dict.fromkeys(e.steps.roots(op.result))}))
 
@@ -320,7 +318,6 @@ def _fma(e: Emitter, op: Op) -> None:
 
 @emits("cmp")
 def _cmp(e: Emitter, op: Op) -> None:
-    """`ne` on floats is unordered (neu)."""
     compare, runs = comparison(e, elem_of(op.operands[0].type), op.attrs["pred"]), op.attrs.get("runs", 1)
     if runs > 1:                     # one for all of a run: its registers lie side by side
         a, b = (e.get(v)[::runs] for v in op.operands)
@@ -331,7 +328,6 @@ def _cmp(e: Emitter, op: Op) -> None:
 
 
 def comparison(e: Emitter, t: DType | Ptr, pred: str) -> Callable[..., str]:
-    """What emits `setp.pred` of two elements, with `gt.and` and the like also of a predicate."""
     p, whole = e.p, isinstance(t, DType) and t.kind == "bool"
     wide: DType | None = None
     if isinstance(t, DType):

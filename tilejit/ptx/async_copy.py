@@ -71,7 +71,6 @@ def _strip_copies(e: Emitter, op: Op) -> None:
 
 
 def _in_strips(e: Emitter, at: str, strip: int, ctas: int) -> tuple[str, str]:
-    """Whether this CTA has the byte `at` of a row, and where its strips have it."""
     p = e.p
     which = p.new("b32", "shr.u32", at, strip.bit_length() - 1)
     mine = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", which, ctas - 1), e.rank)
@@ -158,7 +157,6 @@ def _unaligned_copy(e: Emitter, op: Op) -> None:
 
 
 def _copy_by_warp(e: Emitter, op: Op, found: tuple[str, ...]) -> None:
-    """The same by the first warp: a lane an element, so that they arrive with the others."""
     p, role, (start, n, shift, f, last, there, where) = e.p, e.role, found
     ring, done = op.operands[0].buffer, p.label("copied")
     elem, room = ring.elem, ring.slot_bytes

@@ -56,7 +56,6 @@ class Block:
         return self.at[outer], const[-1] * self.size
 
     def row_inside(self, const: tuple[int, ...]) -> str | None:
-        """Predicate: all coordinates but the last are inside; None where there are no others."""
         outer, p = const[:-1], self.e.p
         if outer not in self.rows:
             pred = None

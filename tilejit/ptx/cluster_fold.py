@@ -74,7 +74,6 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
 
 
 def _places(e: Emitter, layout: LinearLayout) -> list[tuple[str, list[int]]]:
-    """Which element the thread's first register is, counted in the order registers, lanes, warps."""
     count, out = layout.num_registers, []
     for name, src in (("lane", e.role.lane), ("warp", e.role.local_warp or e.role.warp)):
         bases = []

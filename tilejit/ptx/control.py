@@ -94,7 +94,6 @@ def _handed_on(e: Emitter, ways: list[Edge]) -> set[int]:
 
 
 def _moved(e: Emitter, way: Edge) -> dict[int, str]:
-    """Registers of those of a carried value that the others are sums of, with its first contents."""
     assert way.init is not None
     regs, cls = e.get(way.init), reg_class(elem_of(way.init.type))
     return {i: e.p.new(cls, f"mov.{cls}", regs[i]) for i in dict.fromkeys(e.steps.roots(way.init))}
@@ -170,7 +169,6 @@ def _while(e: Emitter, op: Op) -> None:
 
 @emits("if")
 def _if(e: Emitter, op: Op) -> None:
-    """Results are in registers of their own, or where a branch finds what it hands on as it was."""
     p = e.p
     otherwise, end = p.label("else"), p.label("endif")
     whole = [_in_words(e, r.type) for r in op.results]

@@ -27,7 +27,6 @@ EMITTERS: dict[str, Callable[[Emitter, Op], None]] = {}
 
 
 def emits(*names: str) -> Callable[[Callable[[Emitter, Op], None]], Callable[[Emitter, Op], None]]:
-    """Register the emitter of these ops."""
     def register(fn: Callable[[Emitter, Op], None]) -> Callable[[Emitter, Op], None]:
         for n in names:
             assert n not in EMITTERS, f"two emitters for {n}"
@@ -148,7 +147,6 @@ class Emitter:
         return self.p.regs(reg_class(held(t)), self.count(t))
 
     def spread(self, v: Value, roots: Mapping[int, str]) -> list[str]:
-        """The registers of a value: `roots`, by their number, and sums of them (`steps.py`)."""
         cls = reg_class(elem_of(v.type))
         made: dict[Hashable, str] = {}
 
@@ -234,7 +232,6 @@ class Emitter:
             self.values.pop(op.result, None)
 
     def ahead(self, inner: list[Op]) -> None:
-        """What these ops of a loop or branch need of constants of a thread is made ahead of it."""
         for op in self.indices:
             if any(op.result in x.operands for x in inner):
                 self.get(op.result)

@@ -77,7 +77,6 @@ class _Meeting(Barriers):
         self.remote: dict[int, tuple[str, str]] = {}
 
     def there(self, e: Emitter, owner: int) -> tuple[str, str]:
-        """Scratch and barriers of the CTA that keeps what the warp and `owner` lead to."""
         if owner not in self.remote:
             rank = e.p.new("b32", "xor.b32", self.owner, owner) if owner else self.owner
             self.remote[owner] = (e.p.new("b32", "mapa.shared::cluster.u32", self.write, rank), self.of(e, rank))
@@ -104,7 +103,6 @@ def _cluster_sum(e: Emitter, op: Op) -> None:
 
 
 def _hand_over(e: Emitter, parts: Parts, m: _Meeting, rnd: int, regs: list[str], phases: tuple[str, str]) -> None:
-    """Wait until all have read the slot's last round, then store this thread's part of every share."""
     p, slot = e.p, rnd % m.slots
     m.wait_free(e, slot, phases[1 - rnd // m.slots % 2])
     m.expect(e, slot, parts.share * parts.ctas)
@@ -119,7 +117,6 @@ def _hand_over(e: Emitter, parts: Parts, m: _Meeting, rnd: int, regs: list[str],
 
 
 def _sum(e: Emitter, op: Op, parts: Parts, m: _Meeting, rnd: int, phases: tuple[str, str]) -> list[str]:
-    """Wait for all shares, add them pairwise in the order of the CTAs, give the slot back."""
     p, slot = e.p, rnd % m.slots
     elem = op.result.tile.elem
     cls = reg_class(elem)

@@ -125,7 +125,6 @@ def desc_geometry(desc: Value) -> tuple[str, tuple[Expr, ...], tuple[Expr, ...],
 
 
 def tensor_map(e: Emitter, op: Op) -> str:
-    """The generic address of a tma op's tensor map: a parameter, or what the program has written."""
     from tilejit.ptx.tma import box_of
 
     desc = next(v for v in op.operands if isinstance(v.type, Desc))
@@ -174,7 +173,6 @@ def _make_desc(e: Emitter, op: Op) -> None:
 
 
 def init_barriers(e: Emitter) -> None:
-    """One thread initialises every mbarrier; the fence publishes them to the async proxy too."""
     p = e.p
     ops = [op for op in e.fn.body.ops if op.name == "barriers"]
     if not ops:
@@ -245,7 +243,6 @@ def _role_sync(e: Emitter, op: Op) -> None:
 
 @emits("order_begin", "order_end")
 def _order_begin(e: Emitter, op: Op) -> None:
-    """The last warpgroup arrives for the first one, which waits for that one's last arrival."""
     groups, begins = op.attrs["groups"], op.name == "order_begin"
     skip = e.p.label(op.name)
     e.p("bra", skip, pred=e.p.new("pred", "setp.ne.u32", e.warpgroup(), groups - 1 if begins else 0))
@@ -292,7 +289,6 @@ def _elect(e: Emitter, op: Op) -> None:
 
 @emits("roles")
 def _roles(e: Emitter, op: Op) -> None:
-    """Branches by warp index, one section per role; registers are shared out between warpgroups."""
     p, outer = e.p, e.role
     first, barrier, end, beyond = 0, 1, p.label("roles_end"), ""
     starts = [sum(op.attrs["warps"][:i]) for i in range(len(op.regions))]

@@ -103,7 +103,6 @@ class MatrixReader(_Rows):
         return None if found is None else MatrixReader(e, t, buffer, base, found, at)
 
     def read(self, first: int) -> list[str]:
-        """The 32-bit registers with the tile's registers from `first` (a multiple of `step`) on."""
         address = self.address(first)
         found = self.e.p.regs("b32", self.count)
         self.e.p(f"ldmatrix{self.kind}", "{" + ", ".join(found) + "}", address)

@@ -205,7 +205,6 @@ def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str
 
 @emits("atomic_poll")
 def _atomic_poll(e: Emitter, op: Op) -> None:
-    """One thread loads again and again, then fences; the others wait for it."""
     p, t = e.p, op.operands[1].dtype
     (ptr,), (value,), (out,) = e.get(op.operands[0]), e.get(op.operands[1]), e.fresh(op.result.type)
     limit = e.scalar(op.operands[2]) if len(op.operands) > 2 else None
@@ -272,7 +271,6 @@ def _each_once(e: Emitter, op: Op, values: list[Value], mask: Value | None, one:
 
 
 def _from_owners(e: Emitter, op: Op, regs: list[str], owner: str) -> list[str]:
-    """What first holders have, for all holders: by shuffles within a warp, else through scratch."""
     p, t = e.p, op.result.type
     elem = elem_of(t)
     zero: dict[str, tuple[int, ...]] = {"lane": (0, 1, 2, 3, 4), "warp": (0, 1, 2, 3, 4)}

@@ -77,7 +77,6 @@ class KernelMetadata:
     spanned: tuple[str, int, int, int] | None = None
 
     def blocks(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-        """`grid` (programs) in blocks."""
         return -(-grid[0] // self.programs) * self.cluster[0], grid[1], grid[2]
 
     @property

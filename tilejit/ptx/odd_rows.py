@@ -38,7 +38,6 @@ class _Ends:
         self.most = sum(b[0] for n in ("lane", "warp") for b in self.layout.bases_of(n))
 
     def vectors(self, size: int) -> Iterator[tuple[int, int]]:
-        """(first register, the first thread's element in it) of runs of `size` registers."""
         at = self.layout.registers()
         yield from ((i, at[i][0]) for i in range(0, len(at), size))
 

@@ -59,7 +59,6 @@ def vector(regs: list[str]) -> str:
 
 
 def _width(elem: Scalar) -> str:
-    """8-bit types go through .u8/.s8 into `.b16` registers."""
     if elem.bits > 8:
         return f"b{elem.bits}"
     return "s8" if isinstance(elem, DType) and elem.is_signed else "u8"
@@ -155,7 +154,6 @@ def repeated(e: Emitter, elem: DType, value: str) -> str:
 
 
 def shift_words(e: Emitter, both: list[str], shift: str, unit: int = 1, count: int = 4) -> list[str]:
-    """The `count` words that begin `shift` bytes behind the first, a multiple of `unit`."""
     p, spare = e.p, 4 * (len(both) - count)
     for bit in (8, 4):
         if bit < unit:

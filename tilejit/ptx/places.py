@@ -22,7 +22,6 @@ def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def registers_of(src: LinearLayout, dst: LinearLayout, *after: int) -> tuple[int, ...]:
-    """The registers of src that hold what those of dst do; `after` are further coordinates in src."""
     return _registers_in(src, [(*at, *after) for at in dst.registers()])
 
 

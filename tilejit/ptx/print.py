@@ -41,7 +41,6 @@ def _device_print(e: Emitter, op: Op) -> None:
 
 @emits("device_assert")
 def _device_assert(e: Emitter, op: Op) -> None:
-    """Threads where the condition is false call __assertfail, which ends the launch."""
     p = e.p
     if _ASSERTFAIL not in p.header:
         p.header.append(_ASSERTFAIL)

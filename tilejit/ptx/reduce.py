@@ -71,7 +71,6 @@ def _reduce(e: Emitter, op: Op) -> None:
 
 
 def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
-    """Registers that differ along the axis only, pairwise; in the order of the result layout."""
     layout = op.operands[0].layout
     result = layout.reduce(axis)
     groups: dict[tuple[int, ...], list[list[str]]] = {}

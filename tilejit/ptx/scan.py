@@ -32,7 +32,6 @@ class _Bits:
 
 @emits("scan")
 def _scan(e: Emitter, op: Op) -> None:
-    """Bit by bit, low to high; from the first that tells warps apart on, by totals."""
     layout, axis = separate(op).canonical(), op.attrs["axis"]
     t = op.operands[0].type
     assert isinstance(t, Tile) and t.layout is not None

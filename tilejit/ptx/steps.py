@@ -22,8 +22,6 @@ ZERO = 0
 
 
 class Steps:
-    """The registers of values as sums, remembered."""
-
     def __init__(self, known: dict[Value, list[Step]] | None = None, bases: dict[Hashable, int] | None = None):
         self.known: dict[Value, list[Step]] = {} if known is None else known
         self.bases: dict[Hashable, int] = {(): ZERO} if bases is None else bases
@@ -65,7 +63,6 @@ class Steps:
             and self.spread(op.result)
 
     def carried(self, ways: Sequence[Edge]) -> list[Edge]:
-        """Those of a loop's edges whose registers stay as far apart as they enter."""
         together = [w for w in ways if w.init is not None and _counts(w.result) and self.spread(w.init)]
         while together:
             trial = Steps(dict(self.known), self.bases)
@@ -157,7 +154,6 @@ def _sum(some: Multiples, others: Multiples, times: int) -> Multiples:
 
 
 def _alike(before: list[Step], after: list[Step]) -> bool:
-    """Whether registers that have a base in common have one behind, too, as far apart."""
     moved: dict[int, tuple[int, int, Multiples]] = {}
     for (base, n, some), (other, m, others) in zip(before, after):
         by = other, m - n, _sum(others, some, -1)

@@ -62,7 +62,6 @@ def _tma_store(e: Emitter, op: Op) -> None:
 
 @emits("stage")
 def _stage_pieces(e: Emitter, op: Op) -> None:
-    """Piece by piece: wait until the slot has been stored, write, fence; every warp says so."""
     p = e.p
     ring, value, full, empty, stream, parity = op.operands
     tile, buffer, stripes = value.type, ring.type, op.attrs["stripes"]
@@ -118,7 +117,6 @@ def _to_stripe(e: Emitter, op: Op, desc: Value, buffer: Buffer, where: list[str]
 
 def _copy(e: Emitter, op: Op, desc: Value, buffer: Buffer, at: str, where: list[str], start: int,
           pred: str | None = None, shift: int = 0) -> None:
-    """Store the piece at an address (and shift) that begins at `start` in the tile, or combine it with memory."""
     copy, kind = "cp.async.bulk.tensor", ""
     if "kind" in op.attrs:
         copy, kind = "cp.reduce.async.bulk.tensor", f".{op.attrs['kind']}"

@@ -67,7 +67,6 @@ def _exchanged(e: Emitter, op: Op, regs: list[str], mask: int, greater: int) -> 
 
 
 def _ordered(e: Emitter, t: Tile, a: str, b: str, side: str) -> list[str]:
-    """The lesser and the greater; the other way round where `side`."""
     if _whole(t) and not side:
         return [e.p.new("b32", f"{name}.{suffix(t.elem)}", a, b) for name in ("min", "max")]
     cls, change = reg_class(t.elem), _changes(e, t, a, b, side)
@@ -75,7 +74,6 @@ def _ordered(e: Emitter, t: Tile, a: str, b: str, side: str) -> list[str]:
 
 
 def _kept(e: Emitter, t: Tile, mine: str, other: str, greater: bool, side: str) -> str:
-    """The lesser, or the `greater`; the other way round where `side`."""
     if _whole(t) and not side:
         return e.p.new("b32", f"{'max' if greater else 'min'}.{suffix(t.elem)}", mine, other)
     if side:

@@ -130,7 +130,6 @@ def _tensor_maps(e: Emitter, op: Op) -> None:
 
 
 def take_place(e: Emitter) -> None:
-    """One thread takes a free place and writes what is fixed of its maps; all meet."""
     if not any(op.name == "tensor_maps" for op in e.fn.body.ops):
         return
     w = e.written = Written(e)
@@ -249,7 +248,6 @@ def _narrow(e: Emitter, v: Value, register: str) -> str:
 
 
 def give_back(e: Emitter) -> None:
-    """When nobody copies any more: the place is free."""
     if e.written is None:
         return
     p, each = e.p, _each(e)

@@ -181,7 +181,6 @@ class _Parser:
         return EmulatorError(f"PTX line {self.line()}: {message}")
 
     def skip(self) -> bool:
-        """Move to the next character that is not blank; False at the end."""
         text, n = self.text, len(self.text)
         while self.pos < n and text[self.pos].isspace():
             self.pos += 1
@@ -301,8 +300,6 @@ class _Parser:
 
 
 class _Body:
-    """Statements of one entry."""
-
     def __init__(self, parser: _Parser, entry: Entry):
         self.p, self.entry = parser, entry
         self.scopes: list[dict[str, Operand]] = [{}]

@@ -202,7 +202,6 @@ def _mbar_expect(e: Emitter, op: Op) -> None:
 
 @emits("tma_load")
 def _tma_load(e: Emitter, op: Op) -> None:
-    """One instruction per box; all complete on the same mbarrier."""
     p = e.p
     ring, slot, barrier, _, *offsets = op.operands
     buffer = ring.buffer
@@ -233,7 +232,6 @@ def _tma_load(e: Emitter, op: Op) -> None:
 
 
 def cache_hint(e: Emitter, op: Op) -> tuple[str, list[str]]:
-    """What a copy's instruction says of its lines in L2, and its operand; nothing without a hint."""
     if "evict" not in op.attrs:
         return "", []
     policy = f"createpolicy.fractional.L2::{op.attrs['evict']}.b64"

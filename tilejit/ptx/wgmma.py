@@ -50,7 +50,6 @@ class Operand:
         return (_MODE[self.view.swizzle] << 62) | (stride >> 4) << 32 | (leading >> 4) << 16
 
     def offset(self, mn: int, k: int) -> int:
-        """Byte offset of the block at (mn, k), both multiples of the instruction's."""
         size = self.view.elem.bytes
         fast, slow = (k, mn) if self.k_major else (mn, k)
         return (fast // self.span) * self.subtile + (slow * self.span + fast % self.span) * size

@@ -90,7 +90,6 @@ def _half_of(v: Value) -> tuple[Value, int] | None:
 
 
 def half_of(cast: Op) -> tuple[Value, int] | None:
-    """The same of a cast of 32-bit to 16-bit integers."""
     source = cast.operands[0]
     src, dst = elem_of(source.type), elem_of(cast.result.type)
     if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int() and dst.is_int()) \

@@ -194,8 +194,6 @@ def describe(x: Any) -> ArrayInfo | None:
 
 
 class _Describers(dict[type, Callable[[Any], "ArrayInfo | None"]]):
-    """type of an argument -> what describes it."""
-
     def __missing__(self, kind: type) -> Callable[[Any], ArrayInfo | None]:
         torch = sys.modules.get("torch")
         found = (_of_traced if stand_in(kind) else _of_torch) if torch is not None and issubclass(
@@ -220,7 +218,6 @@ _describers = _Describers()
 
 
 def describe_as(kind: type, describer: Callable[[Any], ArrayInfo]) -> None:
-    """Objects of a type are arrays from now on, described by `describer`."""
     _describers[kind] = describer
 
 
@@ -422,7 +419,6 @@ def zeros(shape: Any, dtype: Any) -> DeviceArray:
 
 
 def array_info(x: Any) -> ArrayInfo:
-    """As `describe`. Raises LaunchError for no array."""
     if tracing():
         return _of_traced(x)
     info = describe(x)

@@ -145,7 +145,6 @@ def read_text(text: str) -> Cached | None:
 
 
 def write(key: dict[str, Any], entry: Cached) -> None:
-    """Store an entry; on a full or read-only disk only say so on stderr."""
     base = folder()
     if base is None:
         return
@@ -285,8 +284,6 @@ def _evict(base: Path) -> int:
 
 @dataclass(frozen=True)
 class Listed:
-    """The key, seconds since the epoch of the last use, bytes on disk."""
-
     key: dict[str, Any]
     used: float
     size: int

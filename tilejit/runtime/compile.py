@@ -69,7 +69,6 @@ class CompiledKernel:
 
     @cached_property
     def asm(self) -> Asm:
-        """Stages under Triton's names: `asm["ttir"]`, `asm["ptx"]`, `asm["cubin"]`, `asm["sass"]`, ..."""
         return Asm(self)
 
     @property
@@ -97,7 +96,6 @@ class CompiledKernel:
         return launch
 
     def warnings(self) -> list[str]:
-        """What makes this kernel slow: lost TMA, spills, serialised wgmma."""
         lines = [str(line) for line in self.report_lines if line.kind in _SLOWER]
         r = self.resources
         if r is not None:
@@ -377,7 +375,6 @@ def _schedule_key(options: Mapping[str, Any]) -> dict[str, str]:
 
 def key_facts(args: Mapping[str, Arg], options: Mapping[str, Any],
               kernel: Callable[[KernelSource], str]) -> dict[str, Any]:
-    """A key without the source; `kernel` identifies kernels that are constants."""
     return {"compiler": compiler_hash(), "assembler": ptxas.version(), "target": options.get("target", DEFAULT),
             "args": {n: _argument(n, a, kernel) for n, a in args.items()},
             "options": {n: plain(v, n, kernel) for n, v in options.items()}, **_schedule_key(options)}

@@ -52,7 +52,6 @@ def api() -> Any:
 
 @lru_cache(maxsize=1)
 def unavailable() -> str:
-    """Why no GPU can be used, or ""."""
     try:
         api()
     except LaunchError as error:
@@ -139,7 +138,6 @@ class Device:
         self.check(api().cuMemcpyHtoD(dst, src, nbytes), "copying to the device")
 
     def to_host(self, dst: int, src: int, nbytes: int) -> None:
-        """Waits for earlier work."""
         self.activate()
         self.check(api().cuMemcpyDtoH(dst, src, nbytes), "copying from the device")
 
@@ -243,7 +241,6 @@ def stream_handle(stream: Any) -> int:
 
 
 def capturing(stream: int) -> bool:
-    """Whether a CUDA graph is being captured on (or across) a stream."""
     result = api().cuStreamIsCapturing(stream)
     return bool(int(result[0])) or bool(int(result[1]))
 
@@ -289,7 +286,6 @@ class LoadedKernel:
         return result[1]
 
     def attribute(self, name: str) -> int:
-        """A CU_FUNC_ATTRIBUTE by the end of its name."""
         driver = api()
         key = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         return check(driver.cuFuncGetAttribute(key, self.function), f"reading {name} of {self.name}")

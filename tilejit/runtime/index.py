@@ -26,7 +26,6 @@ constants: weakref.WeakKeyDictionary[Any, list[Read]] = weakref.WeakKeyDictionar
 
 @lru_cache(maxsize=1024)
 def _stamp(file: str) -> tuple[int, int] | None:
-    """Time of change (ns) and size of a file when this process first met it, or None."""
     try:
         s = os.stat(file)
     except OSError:

@@ -354,7 +354,6 @@ class Kernel(Partial):
         return made
 
     def report(self) -> str:
-        """Of every signature launched so far."""
         others = [getattr(made, "entry", None) for e in self.entries.values()
                   for made in (*(getattr(e, which, None) for which in ("exact", "merged")),
                                *getattr(e, "lengths", {}).values())]
@@ -414,14 +413,12 @@ class Kernel(Partial):
         traced.launch(self, traced.flat_grid(grid, self.meta(args, kwargs)), args, kwargs)
 
     def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What a grid's function is given: options and arguments by name."""
         return {**self.defaults, **self.parameter_defaults, **dict(zip(self.names, args)), **kwargs}
 
     def launch_traced(self, grids: list[int], args: list[Any], kwargs: dict[str, Any]) -> None:
         self._launch(tuple(grids), *args, **kwargs)
 
     def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Arguments that a launch adds by itself, and arrays that it changes beside the kernel."""
         return {}, ()
 
     # -- launching ----------------------------------------------------------------------------------------------
@@ -501,7 +498,6 @@ def _dtype(annotation: Any) -> DType | None:
 
 
 def captured_globals(source: KernelSource) -> list[tuple[Mapping[str, Any], str, Any]]:
-    """(namespace, name, value) of every constant that a kernel and its callees read from a module or class."""
     noted = index.constants.get(source)
     if noted is not None:
         return noted

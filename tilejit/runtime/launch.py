@@ -226,7 +226,6 @@ class EmulatorEntry(Variants):
         self.report.check()
 
     def run(self, grid: Grid, flat: tuple, **options: Any) -> Report:
-        """`options` are those of `Program.launch`: policy, seed, listener, progress."""
         meta: KernelMetadata = self.compiled.metadata
         if meta.cooperative:
             r = self.compiled.resources
@@ -281,8 +280,6 @@ def _as_numpy(x: Any) -> Any:
 
 
 class _HostDescriptor:
-    """A descriptor on a numpy array."""
-
     def __init__(self, base: np.ndarray, d: TensorDescriptor):
         self.base, self.shape, self.strides = base, d.shape, d.strides
         self.block_shape, self.padding = d.block_shape, d.padding

@@ -35,8 +35,6 @@ _SIMPLE = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "_
 
 
 class _Text:
-    """The text of a launcher, and the objects that it names."""
-
     def __init__(self, arguments: Mapping[str, Any], packer: Packer):
         self.arguments = arguments
         #: integers that packing checks
@@ -209,7 +207,6 @@ def _address(text: _Text, n: str, fetch: str, align: bool, address: int) -> None
 
 
 def _block(text: _Text, packer: Packer, onward: str) -> list[str] | None:
-    """Lines that fill the parameter block, or go `onward` with what does not fit; None for what they cannot do."""
     lines: list[str] = []
     scalars: list[str] = []
     for p in packer.params:

@@ -126,6 +126,5 @@ MISCOMPILES: tuple[Miscompile, ...] = (
 
 
 def found(ptx: str, release: tuple[int, int]) -> list[tuple[Miscompile, int]]:
-    """The rows that apply to this release and text, each with its first line (1-based)."""
     return [(row, line) for row in MISCOMPILES if row.affects(release)
             for line in (next(row.lines(ptx), 0),) if line]

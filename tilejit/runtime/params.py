@@ -171,7 +171,6 @@ class Packer:
         frame.maps[number] = None if template is None else facts
 
     def address_words(self, frame: Frame) -> list[int] | None:
-        """The words of a filled frame that are addresses; None if a tensor map has its address elsewhere too."""
         if None in frame.maps:
             return None
         scalars = [p for p in self.params if not isinstance(p, TensorMapParam)]

@@ -85,7 +85,6 @@ def _search(name: str, path: str) -> str | None:
 
 
 def find_tool(name: str) -> str | None:
-    """A CUDA command line tool: from an nvidia-cuda-* wheel, else from PATH, else None."""
     return _search(name, os.environ.get("PATH", os.defpath))
 
 

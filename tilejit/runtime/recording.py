@@ -116,8 +116,6 @@ class _Unrepeatable(Exception):
 
 
 class _Arrays:
-    """The arrays of a recording, and text for their addresses."""
-
     def __init__(self) -> None:
         self.known: dict[int, str] = {}             # address -> text
         self.arrays: list[tuple[str, Any]] = []

@@ -253,8 +253,6 @@ def _code(text: str) -> CodeType:
 
 
 class _Known:
-    """Calls with arguments of certain types: facts -> what replays them."""
-
     def __init__(self, calls: Calls, params: list[str], kinds: list[str], fetched: list[str], call: str):
         self.calls, self.params, self.kinds, self.fetched = calls, params, kinds, fetched
         self.table: dict[tuple, Callable[..., Any]] = {}
@@ -264,7 +262,6 @@ class _Known:
         self.plainly: Callable[..., Any] = space["plainly"]
 
     def first(self, key: tuple, arguments: tuple, fetched: tuple, found: list[Any]) -> Any:
-        """The first call with these facts, and the second, which is recorded."""
         if key not in self.seen:
             if len(self.seen) >= MOST:
                 self.seen.clear()

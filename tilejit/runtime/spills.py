@@ -17,7 +17,7 @@ from tilejit.runtime import ptxas
 from tilejit.runtime.ptxas import Resources
 
 #: What one program more beside n, at most so many, may cost: 1/(3 n) of the registers, and where n is 1 spills of so
-#: many bytes a thread (layer norm's gradient of 8192 columns, as in Triton's tutorial: 24 bytes, 128 registers).
+#: many bytes a thread.
 MOST_PROGRAMS, SHARE, FEW_BYTES = 4, 3, 32
 
 #: A text, its cubin and resources, and a record where it is not as it was given.

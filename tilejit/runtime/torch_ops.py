@@ -122,7 +122,6 @@ def _constant(kind: tuple) -> Any:
 
 
 def _told(kind: tuple) -> Any:
-    """A kind as it is hashed: the same in every process."""
     if kind[0] == "kernel":
         return "kernel", targets[kind[1]].source.fingerprint()
     return ("tuple", *map(_told, kind[1])) if kind[0] == "tuple" else kind

@@ -43,8 +43,6 @@ class Spread:
 
 
 class SpreadEntry:
-    """An entry some of whose arguments are tuples."""
-
     def __init__(self, inner: Entry, spread: Spread):
         self.inner, self.spread, self.compiled = inner, spread, inner.compiled
 
