@@ -1,7 +1,6 @@
 """Errors of tilejit, and source locations.
 
-Every error a user can cause is a `TileJitError`; one with a `Loc` prints that line with a caret, then the inlined calls
-that led there.
+Every error a user can cause is a `TileJitError`; one with a `Loc` prints its line with a caret, then the inlined calls.
 """
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 The meaning of an op is a function `(machine, op, *values) -> value | sequence of values`, registered by
 `OpDef.meaning`. Values are numpy arrays of the op's shape (0-d for scalars) in the dtypes of `numeric.py`; a `Pending`
 value is the tile itself. Pointers are int64 arrays that encode (buffer, byte offset): each argument array owns a window
-of 2**40 addresses, and every access is checked against its bounds. Asynchronous ops are done where they are issued
-(`ops/sequential.py`, `roles.py`).
+of 2**40 addresses, and every access is checked against its bounds.
 """
 from __future__ import annotations
 

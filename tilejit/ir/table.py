@@ -170,9 +170,9 @@ def op(name: str, operands: str = "", attrs: str = "", effects: str = "", traits
        **rules: Any) -> Callable[[Rule], OpDef]:
     """Declare an op; the decorated function is its type rule and its docstring the meaning.
 
-    The rule takes the op (without results) and returns the result types, if any; it raises CompilationError when the
-    operands do not fit. `layout` may be left out of elementwise ops, control flow and scheduled ops; `rules` are the
-    other fields of `OpDef`.
+    The rule takes the op without results and returns their types; it raises CompilationError when the operands do not
+    fit. `layout` may be left out of elementwise ops, control flow and scheduled ops; `rules` are the other fields of
+    `OpDef`.
     """
     def declare(rule: Rule) -> OpDef:
         has = frozenset(traits.split())

@@ -33,8 +33,6 @@ _MOST_SWAPS = 2
 
 @dataclass(frozen=True)
 class Registers:
-    """Register r of the result is register `source[r]` of the operand, in the same thread."""
-
     source: tuple[int, ...]
 
 
@@ -90,7 +88,7 @@ class ThroughShared:
 
 @dataclass(frozen=True)
 class Halves:
-    """One half of a large tile after the other moves by `plan`: register r of half h is register `before[h][r]` of the
+    """A large tile's halves move by `plan`, one after the other: register r of half h is register `before[h][r]` of the
     operand, or `after[h][r]` of the result.
     """
 

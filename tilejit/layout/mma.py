@@ -64,8 +64,7 @@ def mma_operand(accumulator: LinearLayout, index: int, k: int, elem_bytes: int) 
     """The operand A [.., M, k] (index 0) or B [.., k, N] (index 1) of the product with this accumulator.
 
     Warps that share rows hold copies of A, those that share columns copies of B. A in 16 bits is the layout of an
-    accumulator whose warps split rows only, so a result feeds the next product without moving. k is 16 bytes or more (4
-    elements of fp64).
+    accumulator whose warps split rows only. k is 16 bytes or more (4 elements of fp64).
     """
     pack = max(1, 4 // elem_bytes)
     outer = 8 if index else 16                # rows or columns of a fragment

@@ -1,9 +1,9 @@
 """Tiles of very many elements a thread go through a loop, chunk by chunk, instead of through as many registers.
 
-Where writing what is loaded, computed element by element or line by line (folds, scans, sorts along another dimension;
-rows or columns of a product) and stored again for every register would take more than `MOST` instructions (and the
-assembler minutes), or too many registers, or a block too much shared memory, the stores of a block and all that they
-need, loops before them too, become a loop over the first dimension of what is stored, or else another one:
+Where writing out what is loaded, computed by elements or lines (folds, scans, sorts along another dimension; rows or
+columns of a product) and stored would take more than `MOST` instructions (and the assembler minutes), too many
+registers, or a block too much shared memory, the stores of a block and all that they need, loops before them too,
+become a loop over the first dimension of what is stored, or else another one:
 
     %i = arange {start=0, end=65536}            for %c = 0, 32, 1 {(%c: int32)
     %v = load ptr_add(%x, %i)             ->      %i = add arange {start=0, end=2048}, splat(%c * 2048)

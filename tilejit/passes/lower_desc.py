@@ -9,8 +9,7 @@ Hopper GPU stops) are read and written through pointers with 64-bit offsets and 
 "Known" means a constant, or an argument whose `divisible` attribute (the power of two, at most 16, that divides it) is
 too small; without one TMA is assumed.
 
-A descriptor of numbers that only the program knows, which a loop behind it uses, is written by the program
-(`write_desc`), which checks that loaded numbers fit TMA.
+One of numbers that only the program knows, which a loop behind it uses, is written by the program (`written_desc.py`).
 
 TMA writes whole units of 16 bytes. A store or atomic through a tensor whose rows are not known to end with a unit goes
 by TMA as far as their whole units go, through a second descriptor; the programs with the rest of a row write it through

@@ -6,10 +6,10 @@
     %v = load (ptr_add (splat %p), (arange 0..64)) %v = load (ptr_add ..), (broadcast %l)           : bf16[32, 64]
     %m = reduce %v {axis=0}                        %m = reduce %v {axis=1}                          : fp32[32]
 
-A GPU starts about one CTA in 140 cycles on each multiprocessor: programs of a row of 64 numbers reach a tenth of the
-memory's rate. `program_id 0` of the merged function counts groups of `programs` programs, `num_programs 0` still counts
-programs. Whether it pays is known at the launch (`runtime/launch.py`): without the option `programs_per_cta` the
-function stays, and `mergeable` says how many could be one.
+A GPU starts about one CTA in 140 cycles on each multiprocessor. `program_id 0` of the merged function counts groups of
+`programs` programs, `num_programs 0` still counts programs. Whether it pays is known at the launch
+(`runtime/launch.py`): without the option `programs_per_cta` the function stays, and `mergeable` says how many could be
+one.
 """
 from __future__ import annotations
 

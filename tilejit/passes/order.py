@@ -1,10 +1,9 @@
 """Accesses of the same memory by different warps happen in the order of the program.
 
 A load finds what the program stored before, of two stores the later one stays, also from one iteration of a loop to the
-next. Where one warp accesses what another one did (a row is written in one layout and read in another), all threads
-meet in between; where a loop accesses what was accessed before it, before the loop, once. Triton promises this nowhere,
-but its kernels count on it. Different arguments are different memory; a pointer that comes from elsewhere may point
-anywhere.
+next. Where one warp accesses what another one did, all threads meet in between; where a loop accesses what was accessed
+before it, before the loop, once. Triton promises this nowhere, but its kernels count on it. Different arguments are
+different memory.
 
     for i:                                   for i:
       %x = load %rows                          debug_barrier

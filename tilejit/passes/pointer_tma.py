@@ -1,8 +1,8 @@
 """Loads and stores through pointers that TMA can do: they go through a descriptor that the host makes at the launch.
 
 A tile of pointers is an argument plus, for each dimension, (a start + the index) times a stride that the host knows;
-its mask bounds indices only. Where starts are known not to be negative and TMA's rules hold as far as is known, a
-descriptor serves; sizes come from the mask, or are without a limit.
+its mask bounds indices only. Where starts are known not to be negative and TMA's rules hold, a descriptor serves; sizes
+come from the mask, or are without a limit.
 
     %p = ptr_add splat(%a), (%m + arange) * %lda + (%k + arange)
     %x = load %p, (arange < %K - %k)                ->    %d = make_desc %a, 2147483647, %K, %lda, 1

@@ -110,8 +110,8 @@ def _folds(values: set[Value], table: dict[Value, list[tuple[Op, int]]]) -> set[
 
 
 def _meets_twice(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
-    """Whether a row is reduced again with what a reduction of it has found: its warps meet once more, for which they
-    wait the longer the more they are.
+    """Whether a row is reduced again with what a reduction of it has found: its warps meet once more, the more they are
+    the longer.
     """
     folds = _folds(_follow([load.result], table), table)
     known = _follow([r for op in folds for r in op.results], table)

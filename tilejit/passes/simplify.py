@@ -205,8 +205,8 @@ class _Rewriter:
                 self.again |= arg is not init
 
     def _steps_along(self, op: Op) -> None:
-        """A carried integer that moves by the loop's own step is the induction variable and a number: what persistent
-        kernels count twice is computed once.
+        """A carried integer that moves by the loop's own step is the induction variable and a number (persistent
+        kernels count twice).
         """
         body, (lo, _, step) = op.regions[0], op.operands[:3]
         iv = body.args[0]

@@ -61,8 +61,6 @@ def whole_rows(fn: Function) -> Function:
 
 
 class _Row:
-    """What stands for the loops, built beside them until all of it is known to be right."""
-
     def __init__(self, fn: Function, loops: list[Op], end: Value, step: int, size: int):
         self.fn, self.loops, self.end, self.step, self.size = fn, loops, end, step, size
         self.table = uses(fn.body)

@@ -5,7 +5,7 @@ any more, and what a branch hands on as it was stays where it is.
     %f8 = mma ..., %f9         ->     %f1 = mma ..., %f9
     %f1 = mov %f8
 
-The assembler joins such registers itself, but not those that tensor cores take four in a row.
+The assembler does so itself, but not with registers that tensor cores take four in a row.
 """
 from __future__ import annotations
 

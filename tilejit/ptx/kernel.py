@@ -364,11 +364,11 @@ def _return(e: Emitter, op: Op) -> None:
 
 
 def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
-    """The directive that says how many programs a multiprocessor shall have room for: one, where roles share out the
-    registers (setmaxnreg); as many as shared memory has, where the schedule says how many registers a thread needs
+    """How many programs a multiprocessor shall have room for, as a directive: one, where roles share out the registers
+    (setmaxnreg); as many as shared memory has, where the schedule says how many registers a thread needs
     (`resident_registers`). Few warps that load what they multiply in a loop: 12 warps, unless that spills
-    (`runtime/spills.py`), or ptxas takes so few registers that loads wait for one another. None for others: given one,
-    ptxas takes registers as if there were no other programs.
+    (`runtime/spills.py`), or ptxas takes so few registers that loads wait for one another. Others none, with which
+    ptxas takes registers as if alone.
     """
     registers = e.fn.attrs.get("resident_registers")
     if registers and shared and not e.fn.attrs.get("maxnreg"):

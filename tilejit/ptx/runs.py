@@ -1,8 +1,8 @@
 """Runs of elementwise ops: emitted a pair of elements at a time through all of them, not op by op.
 
-An op is only noted; what is no elementwise op has the run emitted first. So intermediate values live in few registers,
-and the text of one pair serves for all (`Ptx.repeat`). A TMA store has each piece computed where it is staged, where
-the text says so (`schedule/sink_runs.py`).
+So intermediate values live in few registers, and the text of one pair serves for all (`Ptx.repeat`). Ops are noted
+until one comes that is not elementwise. A TMA store has each piece computed where it is staged, where the text says so
+(`schedule/sink_runs.py`).
 """
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def warpgroup_leader(e: Emitter) -> str:
 
 def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, shift: int,
            bases: dict[int, str]) -> None:
-    """Write one piece into the staging slot at base + shift, by stmatrix where it fits. `bases`: addresses in the slot
-    at `base`, which all slots share.
+    """Write one piece into the slot at base + shift, by stmatrix where it fits. `bases`: addresses at `base`, which
+    slots share.
     """
     layout = tile.layout
     assert layout is not None

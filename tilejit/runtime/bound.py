@@ -1,7 +1,7 @@
 """Bound launches (`Kernel.bind`): a launch that is repeated with its arguments.
 
-It is a CUDA graph of one node, which is less work for the driver than a kernel's launch; but a kernel's launch while a
-stream is being captured, and for dependents of the kernel ahead, whose set-up a graph would not overlap.
+It is a CUDA graph of one node, less work for the driver; but a kernel's launch while a stream is being captured, and
+for dependents of the kernel ahead, whose set-up a graph would not overlap.
 """
 from __future__ import annotations
 

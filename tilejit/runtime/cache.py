@@ -182,7 +182,7 @@ _TRUSTED = 60.0
 
 
 def _written(base: Path, size: int) -> None:
-    """Keep the folder below its limit after an entry of that size: it is looked through (a second for many entries)
+    """Keep the folder below its limit after an entry of that size. It is looked through (a second for many entries)
     only when it may be full, and now and then for what others write.
     """
     known, when = _sizes.get(base, (0, 0.0))

@@ -32,10 +32,8 @@ _SLOWER = ("pointers", "ragged_rows")
 
 @dataclass
 class CompiledKernel:
-    """One specialisation of a kernel and every stage it went through.
-
-    `source`, `ir` (with layouts), `scheduled` and `ptx` are texts; `cubin` is None without ptxas: the driver assembles
-    `ptx` at the first launch, and `resources` is what it reports.
+    """One specialisation of a kernel and every stage as text; `cubin` is None without ptxas: the driver assembles `ptx`
+    at the first launch, and `resources` is what it reports.
     """
 
     kernel: KernelSource
@@ -134,7 +132,7 @@ class CompiledKernel:
 
 def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
                    meanwhile: Callable[[], Any] = lambda: None) -> CompiledKernel:
-    """Compile one specialisation, or find it on disk. Needs no GPU. `meanwhile` is called while the assembler runs.
+    """Compile one specialisation, or find it on disk. `meanwhile` is called while the assembler runs.
 
     Raises CompilationError at the user's line, AssemblyError for PTX that ptxas refuses.
     """
@@ -198,9 +196,9 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 
 def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
              stages: Stages) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
-    """The options that it was compiled with, the scheduled function and its PTX. Rows too wide for one CTA are divided
-    by a cluster, those that may begin anywhere get fewer warps. What a cluster cannot do one CTA does, unless the
-    author also asks how CTAs divide the work.
+    """Options, scheduled function and PTX. Rows too wide for one CTA are divided by a cluster, those that may begin
+    anywhere get fewer warps. What a cluster cannot do one CTA does, unless the author also asks how CTAs divide the
+    work.
     """
     from tilejit.schedule.in_flight import divided
 

@@ -15,8 +15,6 @@ from tilejit.runtime.tuples import Spread, leaves
 
 @dataclass(frozen=True)
 class Emulated:
-    """A compiled kernel, and a launch's grid and arguments: flat, and by name."""
-
     entry: EmulatorEntry
     grid: Grid
     flat: tuple

@@ -20,7 +20,7 @@ from tilejit.errors import LaunchError
 
 @dataclass(frozen=True)
 class Launch:
-    """The kernel's name, the grid in programs, the compiled kernel, the arguments by name, and the given stream."""
+    """One launch: grid in programs, arguments by name, and the given stream."""
 
     name: str
     grid: tuple[int, int, int]

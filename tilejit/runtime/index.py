@@ -1,7 +1,6 @@
 """The way to a cached kernel without reading sources: notes beside the cache's entries say which sources led to which.
 
-A note belongs to a kernel function (file, place, name), the types of its arguments, its options, the compiler and the
-assembler. It lists every function that the kernel reaches, by file, time of change and size, what each read from its
+A note lists every function that a kernel reaches, by file, time of change and size, what each read from its
 surroundings (constants by value, kernels by place), and the entry's key. Where any of that changed, texts are hashed.
 Functions of no file are not noted.
 """
@@ -38,7 +37,7 @@ def place(source: Any) -> list[Any]:
 
 
 def _version(source: Any) -> list[Any] | None:
-    """The same, with what changes when its text does, and its bytecode, for files that changed within one tick of the
+    """`place`, with what changes when its text does, and its bytecode, for files that changed within one tick of the
     clock; None for a function of no file.
     """
     stamp = None if source.replaced is not None else _stamp(source.file)

@@ -1,8 +1,7 @@
 """The `@kernel` decorator and the launch path.
 
-A call is bound by its shape (how many positional arguments, which keywords) through a `Plan` that is made once and says
-how to compute each argument's key. A known key leads to a loaded kernel (`launch.py`); a new one compiles, under the
-kernel's lock. Threads share nothing else.
+A call is bound by its shape (how many positional arguments, which keywords) through a `Plan`. A known key leads to a
+loaded kernel (`launch.py`); a new one compiles, under the kernel's lock. Threads share nothing else.
 """
 from __future__ import annotations
 
@@ -320,8 +319,8 @@ class Kernel(Partial):
         return self._compiled(self.describe(plan, flat, typed=True), self.options(plan, flat))
 
     def schedule(self, *args: Any, **kwargs: Any) -> str:
-        """The tile IR for these arguments (as `compile` takes them) with the scheduler's stages, cycles and rings of
-        loops. A file of this text, edited, is the launch option `schedule`.
+        """The tile IR with the scheduler's stages, cycles and rings of loops. A file of this text, edited, is the
+        launch option `schedule`.
         """
         plan, flat = self._bound(args, kwargs)
         return annotated(self.source, self.describe(plan, flat, typed=True), self.options(plan, flat))

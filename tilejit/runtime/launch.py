@@ -146,8 +146,6 @@ def _address(i: int, x: Any) -> Reader:
 
 
 class DeviceEntry(Variants):
-    """A kernel loaded on one GPU."""
-
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple, index: int | None,
                  stream: Any, blocking: bool, nvtx: bool = False):
         dev = driver.current_device() if index is None else driver.device(index)
@@ -206,7 +204,7 @@ class DeviceEntry(Variants):
 
 
 class EmulatorEntry(Variants):
-    """A kernel whose PTX runs on the CPU; arrays are in host memory. `report` is the last launch's."""
+    """Runs the PTX on the CPU; `report` is the last launch's."""
 
     nvtx = False
 
@@ -241,7 +239,7 @@ class EmulatorEntry(Variants):
 
 
 class EvaluatorEntry:
-    """A kernel whose tile IR runs in numpy; arrays are in host memory."""
+    """Runs the tile IR in numpy."""
 
     nvtx = False
 
@@ -293,7 +291,7 @@ def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def host_memory(flat: tuple, follow: bool = False) -> list[np.ndarray]:
     """Byte arrays over the memory of all array arguments; overlapping ones become one. `follow`: and what addresses in
-    them point to, to run in, never to put back.
+    them point to, to run in.
     """
     bases = [x.base if isinstance(x, TensorDescriptor) else x for x in flat]
     found = [(x, info) for x in bases if (info := _memory_of(x)) is not None and 0 not in info.shape]

@@ -1,11 +1,10 @@
 """Launchers: functions generated for one signature of one kernel, for launches in a microsecond or two.
 
-A launcher takes the grid and the kernel's parameters under their own names. It first compares whether the call is of
-its signature (types, dtypes, devices, alignment, constants, the class of integers; of several tensors torch is asked
-first); another call goes on to the next launcher, and at last to `Partial._slowly`. Then it writes addresses and
-numbers into a ready parameter block and calls the driver.
-
     def add_kernel(_grid, /, x=_M, y=_M, out=_M, n=_M, BLOCK=_M, *_more, **_options): ...
+
+It compares whether the call is of its signature (types, dtypes, devices, alignment, constants, the class of integers;
+of several tensors torch is asked first); another call goes on to the next launcher, and at last to `Partial._slowly`.
+Then it writes addresses and numbers into a ready parameter block and calls the driver.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Known miscompiles of assemblers: which text they silently get wrong, in which versions, and what avoids it.
 
-The compiler never writes these forms; an author's PTX (`tl.inline_asm_elementwise`, an overridden stage) may, so every
-text is looked through, and what is found is a remark on the kernel.
+The compiler never writes these forms; in an author's PTX (`tl.inline_asm_elementwise`, an overridden stage) they are a
+remark on the kernel.
 """
 from __future__ import annotations
 

@@ -7,9 +7,7 @@ from tilejit.ptx.metadata import KernelMetadata
 
 
 def resident(meta: KernelMetadata, registers: int, multiprocessors: int = 132) -> int:
-    """Programs that fit a GPU at once, by what each takes (registers: a thread). A driver knows better
-    (`LoadedKernel.resident`).
-    """
+    """Programs that fit a GPU at once (registers: a thread). A driver knows better (`LoadedKernel.resident`)."""
     per = target_named(meta.target).programs(meta.num_threads, registers, meta.shared_bytes)
     return per * multiprocessors // meta.cluster[0]
 

@@ -1,9 +1,8 @@
 """One call of a host function, written down: what it allocated and launched, made into a function that does it again.
 
-A `Recorder` is among the hooks of launches while the host function runs. What it saw becomes a `replay`, which takes
-the arguments and the addresses of their arrays, allocates, writes addresses into ready parameter blocks, and calls the
-driver. A call that cannot be done so (it computed with torch, read an array's contents, waited, or ran on the CPU) says
-why in `refused`.
+What a `Recorder`, a hook of launches, saw becomes a `replay`, which takes the arguments and the addresses of their
+arrays, allocates, writes addresses into ready parameter blocks, and calls the driver. A call that cannot be done so (it
+computed with torch, read an array's contents, waited, or ran on the CPU) says why in `refused`.
 """
 from __future__ import annotations
 
@@ -206,9 +205,7 @@ def _returned(result: Any, results: dict[Any, str]) -> str:
 
 
 def _allocate(i: int, x: Any, zeroed: bool, index: int, space: dict[str, Any]) -> list[str]:
-    """Lines that make an array like x and read its address: by what torch's compiler allocates with, where there is one
-    GPU.
-    """
+    """Lines that make an array like x and read its address: as torch's compiler allocates, where there is one GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not is_torch(x) or x.get_device() != index:
         raise _Unrepeatable("it allocates what is no tensor on the GPU")

@@ -7,9 +7,8 @@
         return out
 
 A call is known by *facts*: of arrays the type, dtype, shape, strides, device, alignment (the address modulo 16) and
-which are at one address; of all else the value; and the knobs that hold. The second time its facts come the function is
-recorded (`recording.py`). From then on its Python does not run: outputs are allocated, addresses are written into ready
-parameter blocks, and the driver is called.
+which are at one address; of all else the value; and the knobs that hold. The second call with equal facts is recorded
+(`recording.py`), later ones do not run its Python.
 
 So what a function does must follow from the facts of its arguments alone. It may choose kernels, make descriptors,
 views, partials and grids, allocate (`tilejit.empty_like`, `tilejit.zeros_like`, torch's `empty` and `zeros` families),

@@ -1,8 +1,7 @@
 """Kernels that ptxas would spill, or give a few registers too many for one more program on a multiprocessor.
 
-A kernel that spills is assembled again, told to leave room for one program fewer than its registers allow, then for one
-alone. A kernel of which one program more would find room with a few registers less, the fewer the more programs there
-are, is told of one more.
+A kernel that spills is assembled again, with room for one program fewer, then for one alone; one that would have room
+for one program more with a few registers less, the fewer the more programs there are, for one more.
 """
 from __future__ import annotations
 

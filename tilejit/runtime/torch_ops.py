@@ -1,8 +1,7 @@
 """Custom operators of torch that launch kernels: what compiled and exported programs call (`traced.py`).
 
-An operator belongs to one kernel and one way of calling it. Its name carries a hash of both, so that cached programs
-find it in another process, once that has traced the same call. Which arguments it changes is read off the tile IR
-(`ir/written.py`).
+An operator belongs to one kernel and one way of calling it; its name carries a hash of both, so that cached programs
+find it in another process, once that has traced the same call.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Ops that scheduling adds: rings of buffers, mbarriers, asynchronous copies and products, roles.
 
 A *ticket* is the running (slot, parity) pair of a ring. Producers wait `empty` at parity^1, `expect` bytes on `full`,
-then copy; consumers wait `full` at parity, use the slot, and arrive on `empty`.
+then copy; consumers wait `full` at parity, use the slot, and arrive on `empty`. The allocator sets offsets.
 """
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from tilejit.ir.types import Buffer, Pending, Tile, Type, int1, int32
 
 @op("alloc", attrs="name type offset? private?", effects="sync", traits="scheduled")
 def alloc(o: Op) -> list[Type]:
-    """A ring of shared-memory tiles at `offset` (bytes, set by the allocator). `private`: one for every group of warps
-    of its role.
-    """
+    """A ring of shared-memory tiles at `offset` (bytes). `private`: one for every group of warps of its role."""
     return [o.attrs["type"]]
 
 
 @op("barriers", attrs="name type offset?", effects="sync", traits="scheduled")
 def barriers(o: Op) -> list[Type]:
-    """A ring of mbarriers, initialised before the roles start, at `offset` (bytes, set by the allocator)."""
+    """A ring of mbarriers at `offset` (bytes), initialised before the roles start."""
     return [o.attrs["type"]]
 
 
 @op("tensor_maps", attrs="offset?", effects="sync", traits="scheduled")
 def tensor_maps(o: Op) -> None:
     """Before the roles start each CTA takes memory for the tensor maps that it writes (`write_desc`), freed at its end;
-    its address lies in shared memory at `offset` (bytes, set by the allocator).
+    its address is at `offset` (bytes) of shared memory.
     """
 
 
@@ -138,8 +136,8 @@ def row_copy(o: Op) -> None:
 
     `strip`: CTAs divide the row in strips of so many elements; copies this one's, `size` bytes in all. `unaligned`:
     base and size are any element's, `size` is the whole row's, the first element lies as far behind 16 bytes as in
-    memory (each strip has 16 bytes more), what is beside the row in its first and last 16 bytes is `fill`, or zero, and
-    the op announces its bytes and arrives.
+    memory (each strip has 16 bytes more), what is beside the row there is `fill`, or zero, and the op announces its
+    bytes and arrives.
     """
 
 
@@ -235,9 +233,7 @@ def launch_wait(o: Op) -> None:
 
 @op("fence_async", "", "space?", effects="sync", traits="scheduled readies")
 def fence_async(o: Op) -> None:
-    """Order this thread's accesses of shared (or, with space="global", global) memory before later ones of the async
-    proxy.
-    """
+    """Order this thread's accesses of shared (or, with space="global", global) memory before later async ones."""
 
 
 @op("role_sync", "", effects="sync", traits="scheduled barrier readies")
@@ -273,13 +269,12 @@ def order_arrive(o: Op) -> None:
 def tma_store(o: Op) -> None:
     """Stage pieces of a tile, `size` elements along an axis each, through buffer's slots in turn and store each by TMA.
 
-    stripes: each warpgroup stores its own stripe of the other dimension, through its own share of the slots. slice: the
-    dimension of which each CTA stores its part. kind (add min max and or xor): combine with memory, element by element.
-    Elementwise ops right before it that only it needs are computed piece by piece. role: another one is to do it
-    (`split` puts `stage` and `tma_put` in its place).
+    stripes: each warpgroup stores its own stripe of the other dimension, through its own slots. slice: the dimension of
+    which each CTA stores its part. kind (add min max and or xor): combine with memory, element by element. Elementwise
+    ops right before it that only it needs are computed piece by piece. role: another one is to do it (`split` puts
+    `stage` and `tma_put` in its place).
 
-    A slot is written again after its store has been read (`wait_group.read`), or `now`: that is waited for at once; the
-    kernel's end waits for all (`store_wait`).
+    A slot is written again after its store has been read (`wait_group.read`), or `now`: that is waited for at once.
     """
 
 
@@ -289,8 +284,7 @@ def stage(o: Op) -> None:
     """Write pieces of a tile, as `tma_store`, into buffer's slots in turn (generic proxy), for another role to store.
 
     Waits for a phase of empty[slot] before (parities alternate, the given one first) and arrives a warp on full[slot]
-    after. A stream has barriers of its own, and with several `stripes` slots of its own, for the stripe of one
-    warpgroup.
+    after. Streams have barriers of their own, and with several `stripes` slots.
     """
 
 
@@ -339,7 +333,7 @@ def cluster_barrier(o: Op) -> None:
     traits="scheduled cluster_phase")
 def cluster_broadcast(o: Op) -> list[Type]:
     """The number that the first thread of the first CTA has, for all threads of the role in all CTAs, which have waited
-    since the last one. With a scope as `acquire` all know what that thread had been told.
+    since the last one. `acquire`: see `cluster_barrier`.
     """
     return [o.operands[0].type]
 
@@ -404,5 +398,5 @@ def roles(o: Op) -> None:
     """One region per role, each run by its own warps, in order of warp index; ends the kernel's body.
 
     A role that begins inside a warpgroup has the registers of the role before. Each of its `groups` runs it for itself;
-    a group's private buffers and scratch lie `private_bytes` (set by the allocator) after those of the group before.
+    a group's private buffers and scratch lie `private_bytes` after those of the group before.
     """
