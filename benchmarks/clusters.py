@@ -15,7 +15,7 @@ from records import record, row
 
 from tilejit import kernels, next_power_of_2
 from tilejit.kernels.rows.softmax import softmax_kernel
-from tilejit.kernels.streamk import matmul_streamk, workspace_for
+from tilejit.kernels.streamk import matmul_streamk
 from tilejit.testing import do_bench, rel_error
 
 #: Few deep tiles, then decode shapes.
@@ -70,8 +70,7 @@ def products() -> list[dict[str, Any]]:
         out, want = torch.empty(m, n, device="cuda", dtype=torch.bfloat16), torch.empty(m, n, device="cuda").bfloat16()
         times = {}
         for ctas in (None, *CTAS):
-            space = workspace_for(a, b, ctas=ctas)
-            run = partial(matmul_streamk, a, b, out=out, ctas=ctas, workspace=space)
+            run = partial(matmul_streamk, a, b, out=out, ctas=ctas)
             times[str(ctas or "chosen")] = 1e3 * do_bench(run, return_mode="median")
         times["cublas"] = 1e3 * do_bench(lambda: torch.matmul(a, b, out=want), return_mode="median")
         table += show(f"{m}x{n}x{k}", "bf16", times)

@@ -20,8 +20,9 @@ import numpy as np
 
 import tilejit
 from tilejit.kernels import batched, fused, grouped, launches, matmul, mixed, planning, scaled, streamk
+from tilejit.kernels.chip import current
 from tilejit.kernels.problem import Problem
-from tilejit.kernels.way import Part, Way
+from tilejit.kernels.way import Way
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -187,7 +188,7 @@ def matmuls() -> Iterator[Configuration]:
     for t, turned in product(TILES, (False, True)):
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if turned else (rows, columns)
-        part, kind = Part(0, 0, rows, columns, replace(t, swap=turned)), " turned" * turned
+        way, kind = replace(t, swap=turned), " turned" * turned
         for f, e in ends if t not in (*planning.SMALL, *planning.LONG) else plain_ends:
             scaled = "scaled" in e
             size = (4 if scaled else 2) if turned else result_bytes(f, e)
@@ -195,9 +196,9 @@ def matmuls() -> Iterator[Configuration]:
                 continue
             def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
                 return matmul(*operands(f, m, n, depth(f)), **with_arrays(e, n))
-            patches = ((module, "choose", lambda *a, part=part: planning.Plan((part,), 0.0)),)
+            patches = ((module, "choose", lambda *a, way=way: planning.Plan(way, 0.0)),)
             yield Configuration("matmul", f"{t}{kind} {f} {label(e)}".strip(), patches, call)
-            if launches.tail(Problem(m, n, depth(f) + 16, np.dtype(f.a).itemsize), t, e.get("activation")):
+            if launches.tail(Problem(m, n, depth(f) + 16, np.dtype(f.a).itemsize), t, current(), e.get("activation")):
                 def ragged(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n) -> Any:
                     return matmul(*operands(f, m, n, depth(f) + 16), **with_arrays(e, n))
                 yield Configuration("matmul", f"{t}{kind} ragged {f} {label(e)}".strip(), patches, ragged)
@@ -303,7 +304,7 @@ def fuseds() -> Iterator[Configuration]:
                 def call(f: Format = f, e: dict[str, Any] = e, m: int = m, n: int = n, gated: bool = gated) -> Any:
                     return fused_call(f, e, m, n - ("odd" in e), gated)
                 yield Configuration("gated" if gated else "fused", f"{t.m}x{columns} {f} {label(e)}".strip(),
-                                    ((fused, "best", lambda *a, t=t: (t, 0.0)), (fused, "_apart", lambda *_: False)),
+                                    ((fused, "choose", lambda *a, t=t, **k: (t, 0.0)), (fused, "_apart", lambda *_: False)),
                                     call)
     yield from endeds()
 

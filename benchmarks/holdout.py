@@ -116,7 +116,7 @@ def choice(shape: Shape, dtype: str) -> dict[str, Any]:
         return {}
     chip = current()
     problem = calibrate.facts(*calibrate.matrices(m, n, k, kind, dtype != "fp8"))
-    chosen = choose(problem, chip).parts[0].way
+    chosen = choose(problem, chip).way
     ways = dict.fromkeys((chosen, *calibrate.picked(problem, chip, random.Random(0))))
     times = dict(calibrate.measured(problem, kind, chip, list(ways)))
     return {"choice": round(times[chosen] / min(times.values()), 4)} if chosen in times else {}

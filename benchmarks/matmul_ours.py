@@ -41,9 +41,9 @@ def fp8_block(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Callable[
 
 
 def streamk(a: Any, b: Any, out: Any) -> Callable[[], Any]:
-    """a @ b where few tiles or few rows leave the chip idle; the workspace is made once."""
-    fn, space = find("streamk.matmul_streamk"), find("streamk.workspace_for")(a, b)
-    return lambda: fn(a, b, out=out, workspace=space)
+    """a @ b where few tiles or few rows leave the chip idle."""
+    fn = find("streamk.matmul_streamk")
+    return lambda: fn(a, b, out=out)
 
 
 def batched(a: Any, b: Any, out: Any) -> Callable[[], Any]:
@@ -127,7 +127,7 @@ def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
     Raises Absent for options that neither the kernel nor its launch knows."""
     import tilejit
     from tilejit.kernels.chip import current
-    from tilejit.kernels.planning import LARGE, best
+    from tilejit.kernels.planning import LARGE, choose, table
     from tilejit.kernels.problem import Problem
     from tilejit.kernels.product.plain import matmul_kernel as kernel
     from tilejit.runtime.jit import OPTIONS
@@ -137,7 +137,8 @@ def launched(a: Any, b: Any, variant: Variant, out: Any) -> Callable[[], Any]:
         raise Absent(f"the kernel does not know {', '.join(unknown)}")
     (m, k), n = a.shape, b.shape[1]
     sms, size = tilejit.multiprocessors(), tilejit.array_info(a).dtype.bytes
-    t = best(Problem(m, n, k, size, True, False, (k * size, k * size, 2 * n)), current(), LARGE)[0]
+    problem = Problem(m, n, k, size, True, False, (k * size, k * size, 2 * n))
+    t = choose(problem, current(), split=1, tiles=table(LARGE)).way
     given = {"BM": t.m, "BN": t.n, "BK": t.k_bytes // size, "GROUP": 16, "A_ROWS": True, "B_ROWS": False,
              "ACTIVATION": None, "num_warps": t.warps, "num_ctas": 1, **variant.constants, **variant.options}
     bm, bn, bk = (given[x] for x in ("BM", "BN", "BK"))

@@ -1,6 +1,6 @@
 """The best of many ways to run the library's product kernel: what its choice for a shape is held against.
 
-The likeliest plans by the library's own estimate, and the likeliest division of the result between launches. All are
+The likeliest plans by the library's own estimate. All are
 compiled at once (the assembler is a process of its own), each is looked at once, and the best few race.
 """
 from __future__ import annotations
@@ -21,16 +21,11 @@ from tilejit.kernels.chip import current
 from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import Problem, checked
 from tilejit.kernels.problem import facts as problem_of
+from tilejit.kernels.way import Way
 from tilejit.tools.calibrate import described
 
 #: Plans that are tried for a product.
 PLANS = 60
-
-
-def name_of(plan: planning.Plan) -> str:
-    """Short text for tables: the ways, with the last row and column of the parts but the last."""
-    last = len(plan.parts) - 1
-    return " + ".join(f"{p.way}{'' if i == last else f' to {p.m1},{p.n1}'}" for i, p in enumerate(plan.parts))
 
 
 def facts(m: int, n: int, k: int, size: int) -> Problem:
@@ -40,23 +35,19 @@ def facts(m: int, n: int, k: int, size: int) -> Problem:
 
 def chosen(m: int, n: int, k: int, size: int) -> str:
     """The library's own plan, as in notes."""
-    return name_of(planning.choose(facts(m, n, k, size), current()))
+    return str(planning.choose(facts(m, n, k, size), current()).way)
 
 
-def plans(m: int, n: int, k: int, size: int) -> dict[str, planning.Plan]:
+def plans(m: int, n: int, k: int, size: int) -> dict[str, Way]:
     """Everything that is tried for a product, by name."""
-    problem, chip = facts(m, n, k, size), current()
-    divided = planning.divided(problem, chip, float("inf"))
-    found = [*planning.likeliest(problem, chip, True, PLANS), *([divided] if divided else [])]
-    return {name_of(p): p for p in found}
+    return {str(p.way): p.way for p in planning.likeliest(facts(m, n, k, size), current(), PLANS)}
 
 
-def work_of(a: Any, b: Any, out: Any, plan: planning.Plan) -> Work:
-    """The launches of a plan for a, b and out."""
-    work, infos = Work(3), [tilejit.array_info(x) for x in (a, b, out)]
-    ma, mb, mc = checked("tuning", *infos[:2], None, infos[2], None, 2)
-    for part in plan.parts:
-        launches.add(work, Call(ma, mb, mc, End(), problem_of(ma, mb, infos[2]), current()), part)
+def work_of(a: Any, b: Any, out: Any, way: Way) -> Work:
+    """The launches of a way for a, b and out."""
+    work, infos = Work(4), [tilejit.array_info(x) for x in (a, b, out)]
+    ma, mb, mc = checked("tuning", *infos[:2], None, infos[2], None)
+    launches.add(work, Call(ma, mb, mc, End(), problem_of(ma, mb, infos[2]), current()), way)
     return work
 
 
@@ -76,7 +67,7 @@ def prepared(works: dict[str, Work]) -> dict[str, str]:
 
 
 def best(a: Any, b: Any, out: Any, others: dict[str, Callable[[], Any]], burst: Callable[[Callable[[], Any]], Burst],
-         choice: dict[str, planning.Plan] | None = None) -> Contender:
+         choice: dict[str, Way] | None = None) -> Contender:
     """The fastest of all plans, and of `others` (calls that write `out`), as a contender whose note names it.
 
     Raises Absent if none works."""
@@ -84,7 +75,7 @@ def best(a: Any, b: Any, out: Any, others: dict[str, Callable[[], Any]], burst: 
     works = {name: work_of(a, b, out, p)
              for name, p in (choice or plans(a.shape[0], b.shape[1], a.shape[1], size)).items()}
     failed = prepared(works)
-    calls = {**{name: partial(work.run, a, b, out) for name, work in works.items() if name not in failed}, **others}
+    calls = {**{name: partial(work.run, a, b, None, out) for name, work in works.items() if name not in failed}, **others}
     found = race({name: (lambda call=call: burst(call)) for name, call in calls.items()})
     if not found.order:
         raise Absent(f"no way works; {next(iter({**failed, **found.failed}.items()), '')}")

@@ -11,7 +11,7 @@ from tilejit.kernels import launches, mixed
 from tilejit.kernels._calls import At, Launch, Work
 from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import checked, facts
-from tilejit.kernels.way import Part, Way
+from tilejit.kernels.way import Way
 
 CHIP = chips.load(chips.FOLDER / "h200.json")
 
@@ -33,8 +33,7 @@ def work_of(t: Way, m: int, n: int, k: int, dtype: str = "bfloat16", out: str = 
     ma, mb, mc = checked("test", a, b, None, c, activation)
     work = Work(4)
     end = End(At(2) if bias else None, activation=activation)
-    launches.add(work, Call(ma, mb, mc, end, facts(ma, mb, c, bias, activation), CHIP),
-                 Part(0, 0, *t.computed(m, n), t), into)
+    launches.add(work, Call(ma, mb, mc, end, facts(ma, mb, c, bias, activation), CHIP), t, into)
     return work
 
 
@@ -59,6 +58,7 @@ def weights(t: Way, dtype: str, bits: int, steps: int, zeros: bool, bias: bool, 
     n, m, k = 2 * t.m, t.n, 2048
     scales = info("bfloat16", n, k // (steps * t.k_bytes // 2)) if steps else info("bfloat16", n)
     weight = info("int8", n, k) if bits == 8 else info("uint8", n, k // 2)
-    work = mixed._work(info(dtype, m, k), weight, scales, scales if zeros else None,
-                       info("bfloat16", n) if bias else None, info(dtype, m, n), activation, None, t, 132, None)
+    infos = (info(dtype, m, k), weight, scales, scales if zeros else None, info("bfloat16", n) if bias else None,
+             info(dtype, m, n))
+    work = mixed._work(infos, activation, None, t, 132, None)
     return compiled(work.launches[0], {2: "*bf16", 3: "*bf16", 4: "*bf16"})

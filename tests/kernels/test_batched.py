@@ -54,7 +54,7 @@ def test_the_chip_decides_anew(monkeypatch):
 
 def test_warpgroups_store_their_own_rows():
     """As with matrices: no meeting of all warps for each piece of a tile."""
-    (launch,) = batched._work(info("bfloat16", 2, 256, 256), info("bfloat16", 2, 256, 512), info("bfloat16", 512),
-                              info("bfloat16", 2, 256, 512), None, Way(128, 256, 8), 132, None).launches
+    infos = (info("bfloat16", 2, 256, 256), info("bfloat16", 2, 256, 512), info("bfloat16", 512), info("bfloat16", 2, 256, 512))
+    (launch,) = batched._work(infos, None, Way(128, 256, 8), 132, None).launches
     kernel = compiled(launch, {2: "*bf16"})
     assert "every warpgroup its own rows" in kernel.report()

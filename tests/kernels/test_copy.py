@@ -76,8 +76,7 @@ def test_few_ragged_rows_are_copied_and_divided(m, n, k):
     """However few the rows are: no product walks a deep K element by element."""
     a, b = numbers((m, k), ml_dtypes.bfloat16, True), numbers((k, n), ml_dtypes.bfloat16, True)
     out = matmul.matmul(a, b)
-    infos = [tilejit.array_info(x) for x in (a, b, out)]
-    work = matmul._work(*infos[:2], None, infos[2], None, None, None, 132, None, None)
+    work = matmul._work(known_of(a, b, None, out), None, 132, None, None)
     assert work.launches[0].kernel.kernel is copy_kernel
     want = a.astype(np.float32) @ b.astype(np.float32)
     assert np.allclose(out.astype(np.float32), want, rtol=2 ** -8)
@@ -86,8 +85,7 @@ def test_few_ragged_rows_are_copied_and_divided(m, n, k):
 def test_sums_go_straight_to_a_ragged_result():
     """Operands that TMA reads, a deep K, and a result that it cannot write: nothing is copied."""
     a, b = numbers((160, 8192), np.float16, True), numbers((8192, 77), np.float16, False)
-    work = matmul._work(*(tilejit.array_info(x) for x in (a, b)), None, tilejit.array_info(
-        np.zeros((160, 77), np.float16)), None, None, None, 132, None, None)
+    work = matmul._work(known_of(a, b, None, np.zeros((160, 77), np.float16)), None, 132, None, None)
     assert copy_kernel not in [x.kernel.kernel for x in work.launches]
     assert np.array_equal(matmul.matmul(a, b), (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16))
 
@@ -116,12 +114,11 @@ def test_pieces(dtype, orders, m, n, k, piece, target):
     m, n, k = (-(-x // unit) * unit for x in (m, n, k))
     a, b = numbers((m, k), dtype, orders[0]), numbers((k, n), dtype, orders[1])
     out = np.full((m, n), np.nan, np.float32)
-    known = known_of(a, b, None, out, None, None)
-    call = matmul._call(*known, None, 132, None, None)
+    call = matmul._call(known_of(a, b, None, out), None, 132, None, None)
     found = [r for r in matmul._routes(call) if any(r.problem.units)]
     with tilejit.knobs(target=target):
         for route in found[:2]:
-            work = matmul._routed(call, route)
+            work = matmul.routed(Work(7), call, route)
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())
             assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
@@ -137,12 +134,11 @@ def test_a_short_k_is_read_straight(m, n, k, dtype, orders, target):
     """Operands of one block of K: one launch, whatever their lines; exact by every route without copies."""
     a, b = numbers((m, k), dtype, orders[0]), numbers((k, n), dtype, orders[1])
     out = np.full((m, n), np.nan, np.float32)
-    known = known_of(a, b, None, out, None, None)
-    call = matmul._call(*known, None, 132, None, None)
+    call = matmul._call(known_of(a, b, None, out), None, 132, None, None)
     found = [r for r in matmul._routes(call) if any(r.problem.units) and not any(r.copied)]
     with tilejit.knobs(target=target):
         for route in found:
-            work = matmul._routed(call, route)
+            work = matmul.routed(Work(7), call, route)
             assert len(work.launches) == 1
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())
@@ -153,7 +149,7 @@ def test_a_short_k_is_read_straight(m, n, k, dtype, orders, target):
 def test_few_rows_of_large_lines_come_in_pieces():
     """Weights whose lines begin at multiples of 4 bytes, for few rows, are read once; autotuning tries copies too."""
     infos = [tilejit.ArrayInfo(0, tilejit.language.bfloat16, x, (x[1], 1), 0) for x in ((24, 8632), (8632, 4610), (24, 4610))]
-    call = *infos[:2], None, infos[2], None, None, None, 132, None, None
+    call = (*infos[:2], None, infos[2]), None, 132, None, None
     assert copy_kernel not in [x.kernel.kernel for x in matmul._work(*call).launches]
     plans = matmul._plans(*call)
     assert any(name.startswith("pieces of b") for name in plans) and any(name.startswith("b copied") for name in plans)

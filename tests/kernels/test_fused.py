@@ -62,7 +62,7 @@ def test_everything(target, way, m, n):
 
 def test_residual_of_wide_tiles(target, monkeypatch):
     """Halves of halves of the residual."""
-    monkeypatch.setattr(fused, "best", lambda *_: (TILES[0], 0.0))
+    monkeypatch.setattr(fused, "choose", lambda *_, **__: (TILES[0], 0.0))
     rng, a, b, product = arrays(136, 272, 64)
     residual = rng.standard_normal((136, 272)).astype(BF16)
     out = fused_matmul(a, b, activation="relu", residual=residual)
@@ -111,7 +111,7 @@ def test_gated(target, way, merged, extras):
 @pytest.mark.parametrize("t", GATED_TILES[:-1], ids=lambda t: f"{t.m}x{t.n // 2}")
 def test_every_gated_tile(target, monkeypatch, t, beyond):
     """Tiles that hang over the end, where 8 divides the columns, and where nothing does; with what they all take."""
-    monkeypatch.setattr(fused, "best", lambda *_: (t, 0.0))
+    monkeypatch.setattr(fused, "choose", lambda *_, **__: (t, 0.0))
     m, n, k = t.m + 24, t.n // 2 + beyond, 72
     rng, a, _, _ = arrays(m, n, k)
     w = rng.standard_normal((2, n + beyond % 8, k)).astype(BF16)[:, :n]
@@ -129,7 +129,7 @@ def test_every_gated_tile(target, monkeypatch, t, beyond):
 @pytest.mark.parametrize("t", GATED_TILES[:2], ids=lambda t: f"{t.m}x{t.n // 2}")
 def test_gated_tiles_of_other_dtypes(target, monkeypatch, t, dtype):
     """A merged weight; sums of integers are exact, products of fp32 numbers are rounded to tf32."""
-    monkeypatch.setattr(fused, "best", lambda *_: (t, 0.0))
+    monkeypatch.setattr(fused, "choose", lambda *_, **__: (t, 0.0))
     rng, n = np.random.default_rng(3), t.n // 2 + 16
     a, b = (rng.integers(-3, 4, (rows, 80)).astype(dtype) for rows in (t.m, 2 * n))
     scale = np.full(1, 0.125, np.float32)
@@ -141,7 +141,7 @@ def test_gated_tiles_of_other_dtypes(target, monkeypatch, t, dtype):
 
 def test_a_pair_of_ctas_with_a_residual(target, monkeypatch):
     """The second output and the residual of tiles whose CTAs divide rows."""
-    monkeypatch.setattr(fused, "best", lambda *_: (GATED_TILES[2], 0.0))
+    monkeypatch.setattr(fused, "choose", lambda *_, **__: (GATED_TILES[2], 0.0))
     rng, a, b, product = arrays(264, 320, 80)
     z, residual = np.full((2, 264, 160), np.nan, BF16), rng.standard_normal((264, 160)).astype(BF16)
     out = swiglu(a, b, z=z, residual=residual)
@@ -193,7 +193,7 @@ def test_rejects():
 def built(monkeypatch):
     """built(tile, ...): its kernel and an epilogue with a bias; residual: None, "whole" or "odd" lines."""
     def build(t, gated, *, z=False, scales=False, reduction=None, residual=None):
-        monkeypatch.setattr(fused, "best", lambda *_: (t, 0.0))
+        monkeypatch.setattr(fused, "choose", lambda *_, **__: (t, 0.0))
         monkeypatch.setattr(fused, "_apart", lambda *_: False)
         m, n, k = 2 * t.m, t.n + (residual == "odd"), 256
         two = (2,) if gated else ()
@@ -206,7 +206,7 @@ def built(monkeypatch):
                   info("float32", m) if reduction else None)
         b = info("bfloat16", *two, n, k)
         b = b._replace(shape=(*two, k, n), strides=(*b.strides[:-2], 1, k))
-        (launch,) = fused._work(info("bfloat16", m, k), b, dense(), *extras, "gated_matmul" if gated else "fused_matmul",
+        (launch,) = fused._work((info("bfloat16", m, k), b, dense(), *extras), "gated_matmul" if gated else "fused_matmul",
                                 gated, "gelu", reduction, 132, None).launches
         return compiled(launch, {i + 3: f"*{x.dtype}" for i, x in enumerate(extras) if x is not None})
     return build
@@ -264,6 +264,6 @@ def test_pairs_need_a_chip_with_clusters(chip, multiprocessors, ctas):
     """Of one multiprocessor, or without clusters, programs are single CTAs."""
     a, b, out = np.empty((4096, 1024), BF16), np.empty((2, 7168, 1024), BF16), np.empty((4096, 7168), BF16)
     with tilejit.knobs(arch=chip):
-        (launch,) = fused._work(*known_of(a, b.transpose(0, 2, 1), out), *(None,) * 6, "gated_matmul", True, "silu", None,
+        (launch,) = fused._work(known_of(a, b.transpose(0, 2, 1), out, *(None,) * 6), "gated_matmul", True, "silu", None,
                                 multiprocessors, tilejit.active_knobs()).launches
     assert launch.kernel.given.get("num_ctas", 1) == ctas and launch.grid == (max(1, multiprocessors // ctas),)

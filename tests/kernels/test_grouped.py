@@ -140,27 +140,26 @@ def test_rejects():
 def test_grouped_compiles(t):
     """Every tile that may be chosen is specialised, though sizes are read on the way, and assembles cleanly; its
     programs all run at once, those of pairs of CTAs too."""
-    (launch,) = grouped._work(info("bfloat16", 1000, 512), info("bfloat16", 4, 512, 256, rows_first=False),
-                              info("bfloat16", 1000, 256), info("int32", 5), None, None, "grouped_matmul", False, None, t,
-                              132, None).launches
-    kernel = compiled(launch, {3: "*int32"})
+    infos = (info("bfloat16", 1000, 512), info("bfloat16", 4, 512, 256, rows_first=False), info("int32", 5),
+             info("bfloat16", 1000, 256), None, None)
+    (launch,) = grouped._work(infos, "grouped_matmul", False, None, t, 132, None).launches
+    kernel = compiled(launch, {2: "*int32"})
     assert launch.grid[0] * t.ctas <= 132
     assert "specialised" in kernel.report() and kernel.ptx.count("wgmma.mma_async") >= 4
 
 
 @pytest.mark.parametrize("t", GROUPED["promote"], ids=lambda t: f"{t.m}x{t.n}")
 def test_scaled_compiles(t):
-    (launch,) = grouped._work(
-        info("float8e4nv", 4, 200, 512), info("float8e4nv", 4, 512, 256, rows_first=False), info("bfloat16", 4, 200, 256),
-        info("int32", 4), info("float32", 4, 200, 4), info("float32", 4, 2, 4), "masked_grouped_matmul", True, None, t,
-        132, None).launches
-    kernel = compiled(launch, {3: "*int32", 4: "*fp32", 5: "*fp32"})
+    infos = (info("float8e4nv", 4, 200, 512), info("float8e4nv", 4, 512, 256, rows_first=False), info("int32", 4),
+             info("bfloat16", 4, 200, 256), info("float32", 4, 200, 4), info("float32", 4, 2, 4))
+    (launch,) = grouped._work(infos, "masked_grouped_matmul", True, None, t, 132, None).launches
+    kernel = compiled(launch, {2: "*int32", 4: "*fp32", 5: "*fp32"})
     assert "specialised" in kernel.report()
 
 
 @pytest.mark.parametrize("t", batched.TILES[::4], ids=str)
 def test_batched_compiles(t):
-    (launch,) = batched._work(info("bfloat16", 3, 500, 512), info("bfloat16", 3, 512, 512), info("bfloat16", 512),
-                              info("bfloat16", 3, 500, 512), "gelu" if t.roomy(2) else None, t, 132, None).launches
+    infos = (info("bfloat16", 3, 500, 512), info("bfloat16", 3, 512, 512), info("bfloat16", 512), info("bfloat16", 3, 500, 512))
+    (launch,) = batched._work(infos, "gelu" if t.roomy(2) else None, t, 132, None).launches
     kernel = compiled(launch, {2: "*bf16"})
     assert "specialised" in kernel.report() and "tensor.3d" in kernel.ptx

@@ -7,13 +7,12 @@ import random
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
 import pytest
 
 from tilejit.kernels import chip as chips
 from tilejit.kernels import planning
 from tilejit.kernels.estimate import Table, estimate
-from tilejit.kernels.planning import choose, considered, restricted
+from tilejit.kernels.planning import choose, considered
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import SHARED, staged_part
 
@@ -67,10 +66,9 @@ def compiles(way, p, chip):
 
 
 def test_planned_ways_compile_by_rule():
-    """Of all parts of all plans."""
+    """Of all plans."""
     for p, chip, plan in planned():
-        for part in plan.parts:
-            compiles(part.way, p, chip)
+        compiles(plan.way, p, chip)
 
 
 def test_plans_are_the_least_of_their_lists():
@@ -79,10 +77,7 @@ def test_plans_are_the_least_of_their_lists():
         times = considered(p, chip)[2]
         assert 0 < chip.launch < plan.ns < math.inf
         assert plan.ns <= 1.0001 * times.min(), (p, plan)
-        taken = [float(estimate(p, Table((x.way,)), chip, *[np.array([[n]]) for n in (x.m1 - x.m0, x.n1 - x.n0)])[0, 0])
-                 if len(plan.parts) > 1 else float(estimate(p, Table((x.way,)), chip)[0]) for x in plan.parts]
-        whole = sum(taken) + (len(taken) - 1) * (chip.second - chip.launch)
-        assert math.isclose(whole, plan.ns, rel_tol=1e-6), (p, plan, taken)
+        assert math.isclose(estimate(p, Table((plan.way,)), chip)[0], plan.ns, rel_tol=1e-6), (p, plan)
 
 
 @pytest.mark.parametrize("more", ["m", "n", "k"])
@@ -101,11 +96,11 @@ def test_other_choices():
     for _ in range(COUNT // 4):
         (m, n, k), groups, bits = sizes(rng, 16), rng.randint(1, 64), rng.choice((4, 8))
         p, step = Problem(m, n, -(-k // 64) * 64, 1), ("promote", "accumulate")[groups % 2]
-        t = restricted(replace(p, batches=groups, grouped=True, step=step), chip, True)
+        t = choose(replace(p, batches=groups, grouped=True, step=step), chip).way
         assert t in planning.GROUPED[step]
         widened, group = replace(p, size=2, step="widen", bits=bits), rng.choice((0, 64, 128))
-        few, many = restricted(replace(p, step="promote"), chip, True), restricted(replace(widened, group=group), chip, True)
-        assert few.tile in {x.tile for x in planning.PROMOTED} and many.step(2) in (64, 128) and group % many.step(2) == 0
+        few, many = choose(replace(p, step="promote"), chip).way, choose(replace(widened, group=group), chip).way
+        assert replace(few, programs=0, stream=0, single=False) in planning.PROMOTED and many.step(2) in (64, 128) and group % many.step(2) == 0
         assert few.ctas > 1 or few.depth(2, (few.m + few.n) * 132) >= 2
         assert many.depth(2, many.m * many.k_bytes * bits // 16 + many.n * many.k_bytes) >= 2
         for way in (few, many):

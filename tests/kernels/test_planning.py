@@ -17,10 +17,10 @@ from tilejit.kernels import chip as chips
 from tilejit.kernels import planning
 from tilejit.kernels.estimate import Table, estimate
 from tilejit.kernels.launches import tail
-from tilejit.kernels.planning import LARGE, SMALL, Plan, best, choose, divided, restricted, ways_of
+from tilejit.kernels.planning import LARGE, SMALL, Plan, choose, table, ways_of
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.product.sums import sum_parts_kernel
-from tilejit.kernels.way import DEALT, Part, Way
+from tilejit.kernels.way import DEALT, Way
 from tilejit.schedule.registers import BESIDE
 from tilejit.testing import rel_error
 
@@ -46,10 +46,10 @@ PROBLEMS = st.builds(problem, st.integers(1, 9000), st.integers(1, 9000), st.int
 def test_the_chips(path):
     """Every file has every number, or says whose it shares, all positive, and says where they are from."""
     found, given = chips.load(path), json.loads(path.read_text())
-    assert given.keys() - {"like"} <= asdict(found).keys() and ("like" in given or given.keys() == asdict(found).keys())
+    assert given.keys() - {"like"} <= asdict(found).keys() and ("like" in given or given.keys() == asdict(found).keys() - {"hopper"})
     assert found.origin and found.origin == given["origin"]
     assert all(v > 0 for v in asdict(found).values() if isinstance(v, (int, float)))
-    assert set(found.speeds) <= {str(w.tile) for w in LARGE}
+    assert set(found.speeds) <= {str(w) for w in LARGE}
 
 
 def test_chips_by_name():
@@ -64,7 +64,7 @@ def test_more_takes_longer(p, times):
     """A deeper K, more rows and more columns never take a way less time (but for what idle multiprocessors leave the
     others, and cost memory); a second batch neither. (More columns of rows narrower than a line may.)"""
     p = replace(p, b_rows=False)
-    tiles = ways_of(p)
+    tiles = ways_of(p, CHIP)
     t = estimate(p, tiles, CHIP, parts=np.ones(len(tiles.ways), int))
     assert np.isfinite(t).any() and (t[np.isfinite(t)] > CHIP.launch).all()
     for more in (replace(p, k=p.k * (1 + times)), replace(p, m=p.m * (1 + times)), replace(p, n=p.n * (1 + times)),
@@ -75,29 +75,11 @@ def test_more_takes_longer(p, times):
 
 @settings(max_examples=40, deadline=None)
 @given(PROBLEMS)
-def test_plans_cover_the_result(p):
-    """Every element belongs to one part; the plan is none of those that take longer; ways divide what they say."""
-    plan = choose(p, CHIP)
-    _, _, times = planning.considered(p, CHIP)
-    assert plan.ns <= times.min() * 1.0001
-    high, wide = plan.parts[0].way.computed(p.m, p.n)
-    assert sum((x.m1 - x.m0) * (x.n1 - x.n0) for x in plan.parts) == high * wide
-    for i, x in enumerate(plan.parts):
-        assert x.way.swap == plan.parts[0].way.swap and 0 <= x.m0 < x.m1 <= high and 0 <= x.n0 < x.n1 <= wide
-        assert all(x.m0 >= y.m1 or y.m0 >= x.m1 or x.n0 >= y.n1 or y.n0 >= x.n1 for y in plan.parts[:i])
-        # Inner ends lie where no tile crosses them.
-        assert (x.m1 == high or (x.m1 - x.m0) % x.way.m == 0) and (x.n1 == wide or (x.n1 - x.n0) % x.way.n == 0)
-        assert x.way.ctas * x.way.programs <= 132 and x.way.parts * x.way.k_ctas <= max(x.way.k_ctas, -(-p.k_bytes // x.way.k_bytes))
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(3000, 9000), st.integers(3000, 9000), st.integers(256, 9000))
-def test_divisions_cover_the_result(m, n, k):
-    """However much longer than one launch they may take."""
-    plan = divided(problem(m, n, k), CHIP, float("inf"))
-    assert plan is not None and len(plan.parts) > 1
-    assert sum((x.m1 - x.m0) * (x.n1 - x.n0) for x in plan.parts) == m * n
-    assert plan.ns > CHIP.second
+def test_plans(p):
+    """The plan is none of those that take longer; ways divide what they say."""
+    (way, ns), times = choose(p, CHIP), planning.considered(p, CHIP)[2]
+    assert ns <= times.min() * 1.0001
+    assert way.ctas * way.programs <= 132 and way.parts * way.k_ctas <= max(way.k_ctas, -(-p.k_bytes // way.k_bytes))
 
 
 @settings(max_examples=40, deadline=None)
@@ -105,7 +87,7 @@ def test_divisions_cover_the_result(m, n, k):
 def test_restricted(m, n, k, limits):
     """So many programs a tile, as far as there are blocks, or so many CTAs that divide K."""
     split, ctas = limits
-    t = restricted(problem(m, n, k), CHIP, True, split, ctas)
+    t = choose(problem(m, n, k), CHIP, split, ctas).way
     assert ctas is None or t.k_ctas == ctas
     assert split is None or max(1, t.parts) == min(split, -(-2 * k // t.k_bytes))
 
@@ -114,8 +96,7 @@ def test_restricted(m, n, k, limits):
 @given(PROBLEMS)
 def test_without_clusters(p):
     """Where mma.sync multiplies, tiles are of one CTA, as wide as a power of two."""
-    (part,) = choose(p, CHIP, False).parts
-    t = part.way
+    t = choose(p, replace(CHIP, hopper=False)).way
     assert t.ctas == 1 and t.n & t.n - 1 == 0 and t.m & t.m - 1 == 0 and not t.swap
 
 
@@ -151,14 +132,14 @@ def test_tiles_with_room():
     assert {t.sums for t in tiles if not t.roomy(2)} == {192}
     assert {(t.sums, t.warps == 12) for t in tiles if t.roomy(2) and not t.roomy(4)} == {(176, False), (96, True), (88, True)}
     p = problem(4096, 8192, 4096, ended=True)
-    assert all(t.roomy(2) for t in ways_of(p).ways) and best(p, CHIP, LARGE)[0].roomy(2)
-    assert all(t.roomy(4) or t.swap for t in ways_of(replace(p, out_bytes=4)).ways)
+    assert all(t.roomy(2) for t in ways_of(p, CHIP).ways) and choose(p, CHIP, tiles=table(LARGE)).way.roomy(2)
+    assert all(t.roomy(4) or t.swap for t in ways_of(replace(p, out_bytes=4), CHIP).ways)
 
 
 def test_second_operands_side_by_side_are_read_in_strips():
     """Of 32 columns at least."""
-    assert all(t.swap or t.strip >= 32 for t in ways_of(problem(100, 100, 100, b_rows=True)).ways)
-    assert any(t.strip < 32 for t in ways_of(problem(100, 100, 100)).ways)
+    assert all(t.swap or t.strip >= 32 for t in ways_of(problem(100, 100, 100, b_rows=True), CHIP).ways)
+    assert any(t.strip < 32 for t in ways_of(problem(100, 100, 100), CHIP).ways)
 
 
 def test_wide_tiles_in_turn():
@@ -186,7 +167,7 @@ def test_a_printed_plan():
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((300, 512), (256, 512)))
     text = str(kernels.plan(a, b.T))
     assert text.startswith("300x256x512 NT, 16 bits on 132 multiprocessors of NVIDIA H200: ") and " us  " in text
-    assert text.split("\n")[-1].startswith("chosen, ") and str(choose(problem(300, 256, 512), CHIP).parts[0].way) in text
+    assert text.split("\n")[-1].startswith("chosen, ") and str(choose(problem(300, 256, 512), CHIP).way) in text
     a, b = np.zeros((64, 5001), np.float16), np.zeros((5001, 64), np.float16)
     assert kernels.plan(a, b).startswith("a copied, and:\n64x64x5001")
     assert "nothing to sum" in kernels.plan(a[:, :0], b[:0])
@@ -196,7 +177,7 @@ def test_a_printed_plan():
 
 @pytest.mark.parametrize("m, n, k", [(2000, 2001, 1024), (4000, 4001, 4096), (2048, 50257, 768), (8000, 8001, 512)])
 def test_large_results_without_tma_are_stored_in_lines(m, n, k):
-    way = choose(replace(problem(m, n, k), stores=2), CHIP).parts[0].way
+    way = choose(replace(problem(m, n, k), stores=2), CHIP).way
     assert way.ctas == 1 and way.n & (way.n - 1) == 0 and not (way.swap and way.sums > 64)
 
 
@@ -206,13 +187,11 @@ def test_matmul_takes_the_plan():
     for m, n, k, biased in ((8192, 8192, 8192, False), (8192, 28672, 8192, True), (16, 8192, 8192, False), (512, 512, 65536, False)):
         a, b, c, bias = (tilejit.ArrayInfo(0, bf16, *x, 0) for x in (
             ((m, k), (k, 1)), ((k, n), (1, k)), ((m, n), (n, 1)), ((n,), (1,))))
-        launched = module._work(a, b, bias if biased else None, c, None, None, None, 132, None, None).launches
-        parts = choose(problem(m, n, k, ended=biased), CHIP).parts
-        for part, launch in zip(parts, launched):
-            given, t = launch.kernel.given, part.way
-            assert (given["BM"], given["BN"]) == (t.m, t.n) and given.items() >= t.options().items()
-            assert launch.grid[0] * t.ctas <= 132
-        assert [x.kernel.kernel for x in launched[len(parts):]] == [sum_parts_kernel] * (parts[0].way.parts > 0)
+        launched = module._work((a, b, bias if biased else None, c), None, 132, None, None).launches
+        t, given = choose(problem(m, n, k, ended=biased), CHIP).way, launched[0].kernel.given
+        assert (given["BM"], given["BN"]) == (t.m, t.n) and given.items() >= t.options().items()
+        assert launched[0].grid[0] * t.ctas <= 132
+        assert [x.kernel.kernel for x in launched[1:]] == [sum_parts_kernel] * (t.parts > 0)
 
 
 def test_autotuning_takes_the_fastest_and_remembers_it(monkeypatch, tmp_path):
@@ -242,20 +221,13 @@ def test_autotuning_takes_the_fastest_and_remembers_it(monkeypatch, tmp_path):
     assert list(module._tuned.values()) == [name] and name == list(module._plans(*next(iter(module._tuned))))[2]
 
 
-SMALLEST, TALL = Way(64, 64, 4), Way(64, 128, 4)
-
-
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
-@pytest.mark.parametrize("parts", [
-    (Part(0, 0, 64, 128, TALL), Part(0, 128, 64, 200, SMALLEST), Part(64, 0, 100, 200, SMALLEST)),
-    (Part(0, 0, 100, 128, Way(128, 32, 4, 2, programs=2, stream=3)), Part(0, 128, 100, 200, SMALLEST)),
-    (Part(0, 0, 100, 200, Way(64, 64, 4).divided(100, 200, 2)),),
-    (Part(0, 0, 200, 100, Way(64, 32, 4, 2, "K", swap=True)),),
-    (Part(0, 0, 100, 192, Way(64, 96, 4, 2, "N")), Part(0, 192, 100, 200, SMALLEST))],
-    ids=["strips", "streamed", "parts", "k", "columns"])
-def test_matmul_in_parts(target, monkeypatch, parts):
-    """The launches of the parts make one result, the bias's columns included."""
-    monkeypatch.setattr(module, "choose", lambda *args: Plan(parts, 0.0))
+@pytest.mark.parametrize("way", [
+    Way(64, 64, 4), Way(128, 32, 4, 2, programs=2, stream=3), Way(64, 64, 4).divided(100, 200, 2),
+    Way(64, 32, 4, 2, "K", swap=True), Way(64, 96, 4, 2, "N")], ids=["whole", "streamed", "parts", "k", "columns"])
+def test_matmul_by_ways(target, monkeypatch, way):
+    """With a bias, and tiles that hang over the ends."""
+    monkeypatch.setattr(module, "choose", lambda *args: Plan(way, 0.0))
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 4)
     rng = np.random.default_rng(5)
     a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((100, 192), (200, 192)))
@@ -271,17 +243,16 @@ def test_matmul_in_parts(target, monkeypatch, parts):
 def test_what_is_left_of_k(k, size, left):
     """In steps of 32 bytes, behind whole blocks; not of tiles in turn, nor for other chips."""
     p = problem(100, 100, k, size)
-    assert tail(p, LARGE[0]) == left
-    assert not any(tail(p, t) for t in LARGE if t.in_turn) and not tail(p, LARGE[0], "relu")
-    with tilejit.knobs(arch="sm_80"):
-        assert tail(p, LARGE[0]) == 0
+    assert tail(p, LARGE[0], CHIP) == left
+    assert not any(tail(p, t, CHIP) for t in LARGE if t.in_turn) and not tail(p, LARGE[0], CHIP, "relu")
+    assert tail(p, LARGE[0], replace(CHIP, hopper=False)) == 0
 
 
 @pytest.mark.parametrize("k", [136, 200, 248])
-@pytest.mark.parametrize("part", [Part(0, 0, 100, 200, LARGE[0]), Part(0, 0, 200, 100, replace(LARGE[0], swap=True))])
-def test_matmul_of_ragged_k(monkeypatch, part, k):
+@pytest.mark.parametrize("way", [LARGE[0], replace(LARGE[0], swap=True)])
+def test_matmul_of_ragged_k(monkeypatch, way, k):
     """Both orders of tiles, K that ends in any quarter of a block."""
-    monkeypatch.setattr(module, "choose", lambda *args: Plan((part,), 0.0))
+    monkeypatch.setattr(module, "choose", lambda *args: Plan(way, 0.0))
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 1)
     rng = np.random.default_rng(7)
     a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((100, k), (200, k)))

@@ -13,7 +13,7 @@ import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import chip as chips
 from tilejit.kernels import launches, scaled
-from tilejit.kernels.planning import PROMOTED, restricted
+from tilejit.kernels.planning import PROMOTED, choose
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.scaled import matmul_blockscaled
 from tilejit.testing import rel_error
@@ -46,7 +46,7 @@ def arrays(m, n, k, dtypes=(E4M3, E4M3)):
 def test_block_scales(target, m, n, k, dtypes):
     """Sizes that leave blocks incomplete, as they are chosen; with K divided where it is deep."""
     given, ref = arrays(m, n, k, dtypes)
-    t = restricted(Problem(m, n, k, 1, step="promote"), CHIP, True)
+    t = choose(Problem(m, n, k, 1, step="promote"), CHIP).way
     assert (t.parts > 1) == (k > 1000)
     out = np.full((m, n), np.nan, np.float32)
     with tilejit.knobs(target=target):
@@ -78,9 +78,9 @@ def built(t, turned=False, parts=1):
     high, wide = t.computed(t.m, t.n)
     m, n, k = 4 * high, 4 * wide, 128 * 4 * parts
     scales = info("float32", m, k // 128, rows_first=not turned), info("float32", -(-n // 128), k // 128)
-    work = scaled._work(info("float8e4nv", m, k), info("float8e4nv", k, n, rows_first=False), *scales,
-                        info("bfloat16", m, n), t.divided(m, n, parts) if parts > 1 else t, 132, None)
-    return compiled(work.launches[0], {2: "*fp32", 3: "*fp32"})
+    infos = (info("float8e4nv", m, k), info("float8e4nv", k, n, rows_first=False), None, info("bfloat16", m, n), *scales)
+    work = scaled._work(infos, t.divided(m, n, parts) if parts > 1 else t, 132, None)
+    return compiled(work.launches[0], {4: "*fp32", 5: "*fp32"})
 
 
 @pytest.mark.parametrize("k", [128, 256, 384, 528])

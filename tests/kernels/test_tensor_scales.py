@@ -9,7 +9,7 @@ import pytest
 import tilejit
 from tilejit.kernels import matmul, matmul_streamk
 from tilejit.kernels.planning import LARGE, SMALL, Plan, choose
-from tilejit.kernels.way import Part, Way
+from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
 
 BF16, E4M3, F32 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.float32
@@ -20,11 +20,11 @@ SCALES = dict(scale_a=np.array([3.0], F32), scale_b=np.array([[0.25]], F32))
 
 @pytest.fixture
 def chosen(monkeypatch):
-    """Makes `matmul` divide results so."""
+    """Makes `matmul` take a way."""
     module = importlib.import_module("tilejit.kernels.matmul")
 
-    def choose(parts):
-        monkeypatch.setattr(module, "choose", lambda *_: Plan(parts, 0.0))
+    def choose(way):
+        monkeypatch.setattr(module, "choose", lambda *_: Plan(way, 0.0))
     return choose
 
 
@@ -52,22 +52,19 @@ def test_matmul(m, n, k, dtype, given, scale, target):
 
 
 @targets
-@pytest.mark.parametrize("parts", [(Part(0, 0, 200, 136, Way(64, 64, 4, swap=True)),),
-                                   (Part(0, 0, 64, 200, Way(64, 64, 4)), Part(64, 0, 136, 200, Way(64, 128, 4)))], ids=["turned", "two"])
-def test_parts(chosen, parts, target):
-    """Turned, and in launches for parts of the result."""
-    chosen(parts)
+def test_turned(chosen, target):
+    chosen(Way(64, 64, 4, swap=True))
     a, b = operands(136, 200, 160)
     with tilejit.knobs(target=target):
         out = matmul(a, b, activation="relu", **SCALES)
     assert rel_error(out, meant(a, b)) < 4e-3
 
 
-def test_streamed_part(chosen, monkeypatch):
-    """The last waves shared out: parts of tiles meet unscaled."""
+def test_streamed(chosen, monkeypatch):
+    """Tiles shared out: parts of tiles meet unscaled."""
     m, n = 2 * STREAMED.m - 16, 2 * STREAMED.n
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 2 * STREAMED.ctas)
-    chosen((Part(0, 0, m, n, replace(STREAMED, stream=3, programs=2)),))
+    chosen(replace(STREAMED, stream=3, programs=2))
     a, b = operands(m, n, 384)
     with tilejit.knobs(target="emulator"):
         out = matmul(a, b, activation="relu", **SCALES)
@@ -95,8 +92,8 @@ def test_registers(monkeypatch):
         one = tilejit.ArrayInfo(0, fp32, (1,), (1,), 0) if scaled else None
         plans = []
         monkeypatch.setattr(module, "choose", lambda *x: plans.append(choose(*x)) or plans[-1])
-        module._work(*facts, one, None, "silu", 132, None, None)
-        for way in (p.way for plan in plans for p in plan.parts):
+        module._work((*facts, one, None), "silu", 132, None, None)
+        for way in (plan.way for plan in plans):
             assert way.roomy(4, scaled) or way.swap and way.roomy(2) and not scaled
     assert {t.sums for t in (*LARGE, *SMALL) if t.roomy(4) and not t.roomy(4, scaled=True)} == {160}
 

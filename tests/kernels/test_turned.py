@@ -14,7 +14,6 @@ from tilejit import kernels
 from tilejit.kernels._calls import Work
 from tilejit.kernels.planning import LARGE, SMALL, Plan
 from tilejit.kernels.product.kernel import product_kernel
-from tilejit.kernels.way import Part
 from tilejit.testing import rel_error
 
 matmul = importlib.import_module("tilejit.kernels.matmul")
@@ -30,7 +29,7 @@ def tiles(m, n):
 def product(monkeypatch, t, m, n, k, a_rows=True, b_rows=True, dtype=BF16, out_dtype=BF16, bias=False, activation=None,
             **options):
     """`matmul` by turned tiles; what was compiled."""
-    monkeypatch.setattr(matmul, "choose", lambda *_: Plan((Part(0, 0, n, m, replace(t, swap=True)),), 0.0))
+    monkeypatch.setattr(matmul, "choose", lambda *_: Plan(replace(t, swap=True), 0.0))
     monkeypatch.setattr(matmul, "_PIECE", 99)                     # what TMA does not read is copied first,
     monkeypatch.setattr(matmul, "brief", lambda *_: False)        # and threads read nothing straight
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 2 * t.ctas)
@@ -105,15 +104,3 @@ def test_with_and_without_a_store_role(role, shape):
     with tilejit.knobs(target="emulator"):
         Work(4, [replace(launch, kernel=launch.kernel.partial(store_role=role), grid=(1,))]).run(b, a.T, None, out)
     assert rel_error(out, b.astype(np.float64) @ a.astype(np.float64).T) < 4e-3
-
-
-def test_parts(monkeypatch):
-    """Rows of the transpose from 64 on are another launch's."""
-    small, tall = (replace(tiles(64, n), swap=True) for n in (64, 128))
-    parts = Part(0, 0, 64, 200, tall), Part(64, 0, 136, 200, small)
-    monkeypatch.setattr(matmul, "choose", lambda *_: Plan(parts, 0.0))
-    rng = np.random.default_rng(1)
-    a, b = rng.standard_normal((200, 72)).astype(BF16), rng.standard_normal((72, 136)).astype(BF16)
-    with tilejit.knobs(target="emulator"):
-        out = kernels.matmul(a, b)
-    assert rel_error(out, a.astype(np.float64) @ b.astype(np.float64)) < 4e-3

@@ -95,8 +95,8 @@ def test_the_greatest_kernel() -> None:
     flat = info(0, bf16, (m, n), (n, 1), 0)
     extras = (info(0, fp32, (m, 1), (1, 1), 0), info(0, fp32, (1, n), (n, 1), 0), info(0, bf16, (n,), (1,), 0), flat, flat,
               info(0, fp32, (m,), (1,), 0))
-    with patch.object(fused, "best", lambda *_: (Way(128, 256, 8), 0.0)), patch.object(fused, "_apart", lambda *_: False):
-        (launch,) = fused._work(info(0, bf16, (m, k), (k, 1), 0), info(0, bf16, (k, n), (1, k), 0), flat, *extras,
+    with patch.object(fused, "choose", lambda *_, **__: (Way(128, 256, 8), 0.0)), patch.object(fused, "_apart", lambda *_: False):
+        (launch,) = fused._work((info(0, bf16, (m, k), (k, 1), 0), info(0, bf16, (k, n), (1, k), 0), flat, *extras),
                                 "fused_matmul", False, "gelu", "max", 132, None).launches
     types = {3: "*fp32", 4: "*fp32", 5: "*bf16", 6: "*bf16", 8: "*fp32"}
 

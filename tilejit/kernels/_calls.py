@@ -1,14 +1,13 @@
 """From a call of a host function to its launches, and what those depend on.
 
-Most of a launch is a function of facts of arrays (`facts`), which do not change from call to call: host functions
+Most of a launch is a function of facts of arrays (`facts_of`), which do not change from call to call: host functions
 compute it once per problem (`Work`), with places (`At`) for the arrays of each call. A call that comes again with
 arrays of the same facts, wherever they lie, is replayed without any of that (`tilejit.replayed`).
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import tilejit
@@ -18,20 +17,14 @@ from tilejit import ArrayInfo, active_knobs
 _ALIGNMENT = 16
 
 
-def facts(info: ArrayInfo) -> ArrayInfo:
-    """What a launch may depend on: of the address only its alignment."""
-    address, dtype, shape, strides, device, spare = info
-    return ArrayInfo(address % _ALIGNMENT, dtype, shape, strides, device, spare)
-
-
 def infos_of(*arrays: Any) -> tuple[Any, ...]:
     """The `ArrayInfo` of each array that is there, None for None. Raises LaunchError for what is no array."""
     return tuple([None if x is None else tilejit.array_info(x) for x in arrays])
 
 
 def facts_of(*infos: ArrayInfo | None) -> tuple[Any, ...]:
-    """The facts of each array that is there."""
-    return tuple([None if i is None else facts(i) for i in infos])
+    """What a launch may depend on, of each array that is there: of the address only its alignment."""
+    return tuple([None if i is None else ArrayInfo(i[0] % _ALIGNMENT, *i[1:]) for i in infos])
 
 
 def known_of(*arrays: Any) -> tuple[Any, ...]:
@@ -76,22 +69,6 @@ class Launch:
     arguments: tuple[Any, ...]
 
 
-class Workspace:
-    """Memory that calls which need as much use one after another on a stream, instead of new one; `like` says where it
-    lives. What must be zero is so between launches."""
-
-    def __init__(self, like: Any, memory: Sequence[Memory]):
-        self.arrays = tuple([tilejit.zeros_like(like, m.shape, m.dtype) for m in memory])
-
-    def checked(self, memory: Sequence[Memory]) -> tuple[Any, ...]:
-        """Its arrays, if they are large enough. Raises LaunchError."""
-        sizes = [prod(tilejit.array_info(x).shape) for x in self.arrays]
-        if any(n < prod(m.shape) for n, m in zip([*sizes, *[0] * len(memory)], memory)):
-            raise tilejit.LaunchError(f"the workspace has arrays of {sizes} elements, "
-                                      f"{[prod(m.shape) for m in memory]} are needed: make it by workspace_for")
-        return self.arrays
-
-
 @dataclass
 class Work:
     """The launches of a call of so many arrays, and the memory that it takes beside those."""
@@ -105,14 +82,10 @@ class Work:
         self.memory.append(Memory(shape, dtype, zeroed))
         return self.arrays + len(self.memory) - 1
 
-    def run(self, *arrays: Any, workspace: Workspace | None = None) -> None:
+    def run(self, *arrays: Any) -> None:
         """Launch all for the arrays of a call (of which the first says where others live)."""
-        if workspace is None:
-            made = [(tilejit.zeros_like if m.zeroed else tilejit.empty_like)(arrays[0], m.shape, m.dtype)
-                    for m in self.memory]
-        else:
-            made = [*workspace.checked(self.memory)]
-        there = [*arrays, *made]
+        there = [*arrays, *((tilejit.zeros_like if m.zeroed else tilejit.empty_like)(arrays[0], m.shape, m.dtype)
+                            for m in self.memory)]
         for launch in self.launches:
             launch.kernel[launch.grid](*_filled(launch.arguments, there))
 
@@ -128,10 +101,7 @@ def _filled(x: Any, arrays: list[Any]) -> Any:
     return type(x)(*inside) if hasattr(x, "_fields") else tuple(inside)
 
 
-def called(work: Callable[..., Work | None], arrays: tuple[Any, ...], *options: Any,
-           workspace: Workspace | None = None) -> None:
-    """Launch what `work(*facts of the arrays, *options, multiprocessors, knobs)` says, if anything."""
+def called(work: Callable[..., Work], arrays: tuple[Any, ...], *options: Any) -> None:
+    """Launch what `work(facts of the arrays, *options, multiprocessors, knobs)` says."""
     known = known_of(*arrays)
-    found = work(*known, *options, *place(known[0]))
-    if found is not None:
-        found.run(*arrays, workspace=workspace)
+    work(known, *options, *place(known[0])).run(*arrays)

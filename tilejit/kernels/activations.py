@@ -45,22 +45,24 @@ def activate(x, ACTIVATION: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @tilejit.kernel
-def biased(acc, bias, at, limit, SIZE: tl.constexpr, ROWS: tl.constexpr = False):
-    """acc plus a number for each of its SIZE columns, or ROWS: rows, from bias[at] up to bias[limit]; or without a bias
-    acc."""
-    if bias is not None:
-        i = tl.arange(0, SIZE)
-        values = tl.load(bias + at + i, i < limit - at, other=0.0).to(tl.float32)
-        acc += values[:, None] if ROWS else values[None, :]
-    return acc
+def numbers(source, at, limit):
+    """What source points to at places `at` below a limit, in fp32; 0 elsewhere."""
+    return tl.load(source + at, at < limit, other=0.0).to(tl.float32)
 
 
 @tilejit.kernel
-def tensor_scale(scale_a, scale_b):
-    """The product of the numbers that both point to; None is 1, and None for both None."""
-    scale = None
-    if scale_a is not None:
-        scale = tl.load(scale_a)
+def ended(x, rows, columns, row_count, column_count, end, DTYPE: tl.constexpr):
+    """act(scale_a * scale_b * x + bias) of sums, or a caller's function of the (scaled) sums, END(x, rows, columns,
+    row_count, column_count, args), at rows and columns of the result that broadcast against them. end: bias: of its
+    columns, or None, where one number is that scales, twice, or None, ACTIVATION, END or None, args."""
+    bias, scale_a, scale_b, ACTIVATION, END, args = end
+    scale = None if scale_a is None else tl.load(scale_a)
     if scale_b is not None:
         scale = tl.load(scale_b) if scale is None else scale * tl.load(scale_b)
-    return scale
+    if scale is not None:
+        x *= scale
+    if bias is not None:
+        x += numbers(bias, columns, column_count)
+    if END is not None:
+        x = END(x, rows, columns, row_count, column_count, args)
+    return activate(x, ACTIVATION, DTYPE)

@@ -6,21 +6,18 @@ from functools import lru_cache
 from typing import Any
 
 import tilejit
-from tilejit import ArrayInfo
-from tilejit.kernels._calls import Work, called, given
+from tilejit.kernels._calls import Work, called
 from tilejit.kernels._operands import Matrix, new
-from tilejit.kernels.chip import current, hopper
-from tilejit.kernels.launches import End, load, multiply, whole
-from tilejit.kernels.planning import BY_K, LARGE, LONG, SMALL, best, settled
-from tilejit.kernels.problem import checked, facts
-from tilejit.kernels.product import steps
+from tilejit.kernels.launches import call_of, multiply, whole
+from tilejit.kernels.planning import BY_K, LARGE, LONG, SMALL, choose, table, turned
 from tilejit.kernels.way import Way
 
-#: All tiles but those of pairs that divide columns (2 to 10% slower on an H200), and of pairs some of 176 and 208
-#: columns, for which beside the batch's coordinates there are too few registers.
+#: All tiles but those of pairs that divide columns (slower), and of pairs some of 176 and 208 columns, for which beside
+#: the batch's coordinates there are too few registers.
 TILES = tuple(t for t in (*LARGE, *SMALL, *LONG, *BY_K) if not t.columns and (t.ctas == 1 or t.n not in (176, 208)))
+_BOTH = table(turned(TILES))
 #: Bytes of a batch's operands up to which L2 holds all of them, however tiles are walked; then two rows of tiles at a
-#: time: programs side by side share columns as well (2% faster at 64 x 512^3, 1% at 12 x 768 x 3072 x 768 on an H200).
+#: time: programs side by side share columns as well.
 IN_L2, FEW_ROWS = 8 * 2 ** 20, 2
 _WHAT = "batched_matmul"
 
@@ -41,28 +38,24 @@ def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = No
 
 
 @lru_cache(maxsize=1024)
-def _work(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
-          tiles: Way | None, multiprocessors: int, knobs: Any) -> Work:
+def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, multiprocessors: int, knobs: Any) -> Work:
     """The launch. Raises LaunchError for arrays that do not go together."""
-    work, (ma, mb, mc) = Work(4), checked(_WHAT, a, b, bias, out, activation, 3, 3)
-    ma, mb, (batches, m, n), k = _single(ma), _single(mb), mc.shape, ma.shape[2]
+    call, work = call_of(_WHAT, infos, activation, multiprocessors, rank=3), Work(4)
+    ma, mb, (batches, m, n) = _single(call.a), _single(call.b), call.c.shape
     for name, x in (("a", ma), ("b", mb)):
         if x.shape[0] not in (1, batches):
             raise tilejit.LaunchError(f"{_WHAT}: {name} has {x.shape[0]} batches, the other one {batches}")
-    if 0 in mc.shape:
+    if 0 in call.c.shape:
         return work
-    problem = facts(ma, mb, out, bias is not None, activation, batches=batches)
-    chip = current(a.device, multiprocessors)
-    t = tiles or settled(problem, best(problem, chip, TILES, hopper(), True)[0], 1, chip)
-    bk, (high, wide) = t.step(problem.size), t.computed(t.m, t.n)
-    group = FEW_ROWS if (m + n) * problem.k_bytes <= IN_L2 else t.group(t.computed(m, n)[0], tilejit.cdiv(k, bk))
-    # Batches are bound by memory. Measured on an H200 at 64 x 512^3: programs of one CTA take 6% longer if the launch
-    # begins while the one before it ends (those of two CTAs 4% less), since they then get multiprocessors in any order;
-    # and a tile that another group's products hide is best staged whole. (Where all run at once there is no order.)
-    multiply(work, t, (m, n, k), bk, t.launched(m, n, multiprocessors, batches), whole(group, batches),
-             load(ma, high, bk), load(mb.T, wide, bk), (steps.accumulate, steps.SUMS), mc,
-             End(given(2, bias), activation=activation), launch_pdl=t.ctas > 1 or t.alone,
-             **(dict(num_stages=t.depth(mc.dtype.bytes)) if t.alone else dict(store_stages=1 if t.in_turn else 2)))
+    p = replace(call.problem, batches=batches)
+    t = tiles or choose(p, call.chip, split=1, tiles=_BOTH).way
+    blocks = tilejit.cdiv(p.k, t.step(p.size))
+    group = FEW_ROWS if (m + n) * p.k_bytes <= IN_L2 else t.group(t.computed(m, n)[0], blocks)
+    # Programs of one CTA take longer if the launch begins while the one before it ends, since they then get
+    # multiprocessors in any order; and a tile that another group's products hide is best staged whole.
+    multiply(work, call._replace(a=ma, b=mb, problem=p), t, walk=whole(group, batches),
+             launch_pdl=t.ctas > 1 or t.alone,
+             **(dict(num_stages=t.depth(call.c.dtype.bytes)) if t.alone else dict(store_stages=1 if t.in_turn else 2)))
     return work
 
 

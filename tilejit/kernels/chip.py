@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,8 @@ class Chip:
     promoted: float
     widened: float
     widens: float
+    #: Whether kernels are compiled for tensor cores that take operands from shared memory (`wgmma`).
+    hopper: bool = True
     #: By how much faster than `tensor` some tiles multiply under load: they read less for each product.
     speeds: dict[str, float] = field(default_factory=dict, hash=False)
     #: How the numbers came about, and how far off they were at shapes that they had not seen.
@@ -77,32 +79,26 @@ class Chip:
 
 
 #: Chips by words of their names, the first that fits.
-_NAMES = (("h200", "h200"), ("h20", "h20"), ("h100", "h100"), ("gh200", "h200"))
+_NAMES = (("h200", "h200"), ("h20", "h20"), ("h100", "h100"))
 
 
 @lru_cache(maxsize=64)
-def chip(name: str, multiprocessors: int) -> Chip:
+def chip(name: str, multiprocessors: int, hopper: bool = True) -> Chip:
     """The rates of the chip of that name (an H200's, where it is another one), with so many multiprocessors."""
     found = next((file for word, file in _NAMES if word in name.lower()), "h200")
-    return load(FOLDER / f"{found}.json", multiprocessors)
+    return replace(load(FOLDER / f"{found}.json"), multiprocessors=multiprocessors, hopper=hopper)
 
 
-def load(path: Path, multiprocessors: int | None = None) -> Chip:
+def load(path: Path) -> Chip:
     """The rates in a file, which may hold only what differs from those of another chip (`like`)."""
     given = json.loads(path.read_text())
     if "like" in given:
         given = {**json.loads((FOLDER / f"{given['like']}.json").read_text()), **given}
     known = {f.name for f in fields(Chip)}
-    if multiprocessors is not None:
-        given["multiprocessors"] = multiprocessors
     return Chip(**{k: v for k, v in given.items() if k in known})
 
 
 def current(device: int | None = None, multiprocessors: int | None = None) -> Chip:
     """The rates of the chip that arrays of a device are on; of so many of its multiprocessors."""
-    return chip(tilejit.device_name(device), multiprocessors or tilejit.multiprocessors(device))
-
-
-def hopper() -> bool:
-    """Whether kernels are compiled for tensor cores that take operands from shared memory (`wgmma`)."""
-    return bool(tilejit.chip() == "sm_90a")
+    count = multiprocessors or tilejit.multiprocessors(device)
+    return chip(tilejit.device_name(device), count, tilejit.chip() == "sm_90a")

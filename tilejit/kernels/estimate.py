@@ -7,10 +7,8 @@ beyond what L2 keeps, and what handing over parts costs. The numbers are the chi
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, log1p
 from typing import Any
 
 import numpy as np
@@ -76,18 +74,10 @@ class Table:
             self.__dict__["_rates"] = chip, found
         return found
 
-    def take(self, places: Sequence[int] | _Array, chip: Chip) -> Table:
-        """The table of some of the ways, in this order."""
-        found = Table(tuple([self.ways[i] for i in places]))
-        at = np.array(places, int)
-        found.__dict__.update(columns={k: v[at] for k, v in self.columns.items()},
-                              _rates=(chip, {k: v[at] for k, v in self.rates(chip).items()}))
-        return found
-
 
 def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
     f, e = table.columns, chip.hiding
-    speeds = np.array([chip.speeds.get(str(w.tile), 1.0) for w in table.ways])
+    speeds = np.array([chip.speeds.get(str(Way(w.m, w.n, w.warps, w.ctas, w.split)), 1.0) for w in table.ways])
     # The multiprocessors of a cluster are neighbours: larger ones than 2 leave some alone.
     room = np.where(f["ctas"] <= 2, np.maximum(1.0, chip.multiprocessors * f["together"] // f["ctas"]),
                     max(0, chip.multiprocessors // 8 - 1) * 8 // f["ctas"])
@@ -110,13 +100,11 @@ def ragged(pitch: int, chip: Chip) -> float:
     return 1.0 if pitch % LINE == 0 else 1 + (chip.ragged if pitch % SECTOR else chip.sector)
 
 
-def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = None, columns: _Array | None = None,
-             parts: _Array | None = None) -> _Array:
-    """Nanoseconds that each way takes, infinite for those that do not run on the chip. rows, columns: of the result as
-    the way sees it, instead of all; parts: programs a tile, instead of the way's own."""
+def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = None) -> _Array:
+    """Nanoseconds that each way takes, infinite for those that do not run on the chip. parts: programs a tile, instead
+    of the way's own."""
     p, f, r = problem, table.columns, table.rates(chip)
-    whole = rows is None or columns is None
-    high, wide = _sizes(p, table) if whole else (rows, columns)       # type: tuple[_Array, _Array]
+    high, wide = _sizes(p, table)
     down, across = np.ceil(high / f["m"]), np.ceil(wide / f["n"])
     if p.grouped:
         tall: _Array = np.where(f["swap"], f["n"], f["m"])
@@ -139,11 +127,10 @@ def estimate(problem: Problem, table: Table, chip: Chip, rows: _Array | None = N
     last = (alone + (read * rest * f["k_ctas"]) ** e) ** (1 / e)
     time = turns * mine * full - np.where((rest > 0) & (turns > 1), mine * (full - last), 0.0)
     # Memory, beyond what L2 keeps; softly where it just begins.
-    excess = (p.batches * (p.m + p.n * p.share if whole else high + wide) * p.k_bytes - chip.resident) / 5e6
-    memory = 5e6 * (_softly(excess) if whole else np.logaddexp(0.0, excess)) / (chip.memory * chip.multiprocessors)
+    excess = (p.batches * (p.m + p.n * p.share) * p.k_bytes - chip.resident) / 5e6
+    memory = 5e6 * np.logaddexp(0.0, excess) / (chip.memory * chip.multiprocessors)
     busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
-    idle = min(chip.overlap, chip.idle * memory) if whole else np.minimum(chip.overlap, chip.idle * memory)
-    time = time + memory + np.where(busy, 0.0, idle)
+    time = time + memory + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
 
     if not p.stores:
         moved = p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
@@ -165,11 +152,6 @@ def grids(problem: Problem, table: Table) -> tuple[_Array, _Array]:
     """Rows and columns of tiles of each way."""
     high, wide = _sizes(problem, table)
     return np.ceil(high / table.columns["m"]), np.ceil(wide / table.columns["n"])
-
-
-def _softly(x: float) -> float:
-    """log(1 + exp(x)), of one number (numpy's logaddexp takes as long as for hundreds)."""
-    return max(x, 0.0) + log1p(exp(-abs(x)))
 
 
 def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, across: _Array, down: _Array,
@@ -219,8 +201,7 @@ def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> An
 
 def overlapping(problem: Problem, way: Way, programs: int, chip: Chip) -> bool:
     """Whether a launch should begin while the one ahead of it ends. Its programs then get the multiprocessors that are
-    free first, not those that share memory's bandwidth evenly: that is slower where many stay idle and memory is what
-    takes the time (measured on an H200)."""
+    free first, not those that share memory's bandwidth evenly: slower where many are idle and memory takes the time."""
     excess = problem.batches * (problem.m + problem.n) * problem.k_bytes - chip.resident
     memory = max(0.0, excess) / (chip.memory * chip.multiprocessors)
     return programs * way.ctas >= BUSY * chip.multiprocessors or chip.idle * memory < chip.overlap

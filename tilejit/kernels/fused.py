@@ -12,10 +12,10 @@ from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Launch, Work, called, given, infos_of
 from tilejit.kernels._operands import DTYPES, Matrix, check_dense, check_one_of, check_operands, new, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
-from tilejit.kernels.chip import Chip, current, hopper
-from tilejit.kernels.launches import Piece, load, multiply, whole
-from tilejit.kernels.matmul import into_sums, matmul, product_ns
-from tilejit.kernels.planning import best
+from tilejit.kernels.chip import Chip, current
+from tilejit.kernels.launches import Call, End, multiply, whole
+from tilejit.kernels.matmul import in_place, matmul, routed
+from tilejit.kernels.planning import choose, table
 from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.product import epilogues, loads, steps
 from tilejit.kernels.product.epilogues import Extras
@@ -130,11 +130,11 @@ def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matri
 
 
 @lru_cache(maxsize=1024)
-def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, scale_a: ArrayInfo | None, scale_b: ArrayInfo | None,
-          bias: ArrayInfo | None, residual: ArrayInfo | None, z: ArrayInfo | None, reduced: ArrayInfo | None, what: str,
-          gated: bool, activation: str | None, reduction: str | None, multiprocessors: int, knobs: Any) -> Work:
+def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None, reduction: str | None,
+          multiprocessors: int, knobs: Any) -> Work:
     """The launch; or those of a product, and of its end."""
-    work, (ma, mb) = Work(9), _operands(what, gated, a, b)
+    a, b, out, scale_a, scale_b, bias, residual, z, reduced = infos
+    work, (ma, mb), chip = Work(9), _operands(what, gated, a, b), current(a.device, multiprocessors)
     m, n = shape = ma.shape[0], mb.shape[-1]
     check_one_of(what, "activation", activation, ACTIVATIONS)
     check_one_of(what, "reduction", reduction, REDUCTIONS)
@@ -158,58 +158,47 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, scale_a: ArrayInfo | None,
         stride = result(what, residual, shape, 6, "residual").strides[0]
         narrow = n % 16 != 0 or stride % 16 != 0 or residual.address % 16 != 0
     tiles = fitting(gated, bias is not None or kind_b == "columns", residual is not None or z is not None, narrow,
-                    reduction is not None, 2 if hopper() and multiprocessors > 1 else 1)
-    problem, chip = facts(ma, mb, out), current(a.device, multiprocessors)
-    problem = replace(problem, n=2 * n) if gated else problem
-    t, ns = best(problem, chip, tiles, hopper())
+                    reduction is not None, 2 if chip.hopper and multiprocessors > 1 else 1)
+    problem = replace(facts(ma, mb, out), n=2 * n) if gated else facts(ma, mb, out)
+    t, ns = choose(problem, chip, split=1, tiles=table(tiles))
     side = (8 if n % 8 == 0 else 1) if gated else 0
     end = Extras(At(2), given(7, z), given(3, scale_a), given(4, scale_b), given(5, bias), given(6, residual),
                  given(8, reduced), stride, n, kind_a, kind_b, activation, reduction, tl.constexpr(side))
     merged = _merged(mb) if gated else mb
-    if merged is not None and _apart(ma, merged, problem, ns, chip):
-        return _ended(work, ma, merged, mc, mz, end, chip)
+    if merged is not None and str(ma.dtype) in DTYPES and min(m, problem.n) <= FEW:
+        info = ArrayInfo(0, tl.float32, (m, problem.n), (tilejit.cdiv(problem.n, 4) * 4, 1), a.device)
+        sums = Matrix(info, info.shape, info.strides, True)
+        route = in_place(ma, merged, sums, chip)
+        if route is not None and _apart(route.ns, problem, ns, chip):
+            sums = replace(sums, at=work.new((m, info.strides[0]), tl.float32))
+            routed(work, Call(ma, merged, sums, End(), route.problem, chip), route)
+            work.launches.append(_ended(sums, mc, mz, end))
+            return work
+    t = replace(t, single=False)
     bk, columns = t.step(problem.size), t.n // 2 if gated else t.n
-    of_b: Piece = (loads.pair_rows, (_interleaved(mb, columns, bk, side), tl.constexpr(side))) if gated else \
-        load(mb.T, columns, bk)
+    of_b = (loads.pair_rows, (_interleaved(mb, columns, bk, side), tl.constexpr(side))) if gated else None
     end = end._replace(out=mc.descriptor(t.m, columns if gated else min(columns, 128)),
                        z=mz and mz.descriptor(t.m, min(columns, 64 if gated else 128)))
-    stages = STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None]
-    multiply(work, t, (m, problem.n, problem.k), bk, t.launched(m, problem.n, multiprocessors),
-             whole(t.group(m, tilejit.cdiv(problem.k, bk))), load(ma, t.m, bk), of_b,
-             (steps.accumulate, steps.SUMS if ma.dtype.is_float else (tl.int32, tl.constexpr(0))), mc,
-             stored=(epilogues.gated if gated else epilogues.fused, end), num_stages=stages)
+    multiply(work, Call(ma, mb, mc, End(), problem, chip), t, walk=whole(t.group(m, tilejit.cdiv(problem.k, bk))),
+             b=of_b, step=(steps.accumulate, steps.SUMS if ma.dtype.is_float else (tl.int32, tl.constexpr(0))),
+             stored=(epilogues.gated if gated else epilogues.fused, end),
+             num_stages=STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None])
     return work
 
 
-def _apart(a: Matrix, b: Matrix, problem: Problem, ns: float, chip: Chip) -> bool:
-    """Whether `matmul`, and a launch that finishes its sums, take less than ns for a and b."""
-    if str(a.dtype) not in DTYPES or min(problem.m, problem.n) > FEW:
-        return False
-    time = product_ns(a, b, _sums(a, b), chip)
-    passed = 8 * problem.m * problem.n / (chip.part * chip.multiprocessors)
-    return time + chip.second + passed < ns
+def _apart(product_ns: float, problem: Problem, ns: float, chip: Chip) -> bool:
+    """Whether a product of such a time, and a launch that finishes its sums, take less than ns."""
+    return product_ns + chip.second + 8 * problem.m * problem.n / (chip.part * chip.multiprocessors) < ns
 
 
-def _sums(a: Matrix, b: Matrix, at: int = 0) -> Matrix:
-    """The sums of a @ b in memory, array `at`: TMA writes rows at multiples of 16 bytes."""
-    m, n = a.shape[0], b.shape[1]
-    info = ArrayInfo(0, tl.float32, (m, n), (tilejit.cdiv(n, 4) * 4, 1), a.info.device)
-    return Matrix(info, info.shape, info.strides, True, at)
-
-
-def _ended(work: Work, a: Matrix, b: Matrix, out: Matrix, z: Matrix | None, end: Extras, chip: Chip) -> Work:
-    """A product by the ways of `matmul`, and a launch that finishes its sums."""
-    sums = _sums(a, b)
-    sums = replace(sums, at=work.new((a.shape[0], sums.strides[0]), tl.float32))
-    into_sums(work, a, b, sums, chip)
+def _ended(sums: Matrix, out: Matrix, z: Matrix | None, end: Extras) -> Launch:
+    """The launch that finishes sums in memory."""
     m, n = out.shape
     elements = min(max(LEAST, tilejit.next_power_of_2(tilejit.cdiv(m * n, PROGRAMS))), MOST)
     bm = min(tilejit.next_power_of_2(m), elements // WIDE)
     bn = elements // bm
-    kernel = end_kernel.partial(BM=bm, BN=bn, launch_pdl=True)
-    work.launches.append(Launch(kernel, (tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn),), (
-        At(sums.at), end, m, sums.strides[0], out.strides[0], z.strides[-2] if z else 0, z.strides[0] if z else 0)))
-    return work
+    return Launch(end_kernel.partial(BM=bm, BN=bn, launch_pdl=True), (tilejit.cdiv(m, bm) * tilejit.cdiv(n, bn),), (
+        At(sums.at), end, m, sums.strides[0], out.strides[0], z.strides[-2] if z else 0, z.strides[0] if z else 0))
 
 
 def _merged(b: Matrix) -> Matrix | None:

@@ -11,19 +11,17 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, check_operands, new, operand, result
-from tilejit.kernels.chip import current, hopper
-from tilejit.kernels.launches import End, Piece, load, multiply
-from tilejit.kernels.planning import restricted
+from tilejit.kernels.chip import current
+from tilejit.kernels.launches import Call, End, multiply
+from tilejit.kernels.planning import choose
 from tilejit.kernels.problem import facts
 from tilejit.kernels.product import loads, steps, walks
 from tilejit.kernels.scaled import promoted, scale_steps
 from tilejit.kernels.way import Way
 
-#: Rows of a group up to which a tile should hold twice as many: groups differ, and it then holds most of them (6%
-#: faster for 64 uneven groups on an H200).
+#: Rows of a group up to which a tile should hold twice as many: groups differ, and it then holds most of them.
 FEW = 64
 
 
@@ -57,7 +55,7 @@ def _run(what: str, a: Any, b: Any, out: Any, out_dtype: Any, sizes: Any, scales
          expected: int | None, config: Way | None) -> Any:
     """Both forms; `sizes` are the groups' offsets or, masked, their rows. Returns the result."""
     out = new(a, b, out_dtype) if out is None else out
-    called(_work, (a, b, out, sizes, *scales), what, masked, expected, config)
+    called(_work, (a, b, sizes, out, *scales), what, masked, expected, config)
     return out
 
 
@@ -71,14 +69,14 @@ def _flat(what: str, name: str, x: Matrix) -> Matrix:
 
 
 @lru_cache(maxsize=1024)
-def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo, scale_a: ArrayInfo | None,
-          scale_b: ArrayInfo | None, what: str, masked: bool, expected: int | None, config: Way | None,
+def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None, config: Way | None,
           multiprocessors: int, knobs: Any) -> Work:
     """The launch. Raises LaunchError for arrays that do not go together."""
+    a, b, sizes, out, scale_a, scale_b = infos
     work, ma, mb = Work(6), operand(what, "a", a, 0, 3 if masked else 2), operand(what, "b", b, 1, 3)
     if masked and a.shape[0] != b.shape[0]:
         raise tilejit.LaunchError(f"{what}: a has {a.shape[0]} groups, b {b.shape[0]}")
-    mc = result(what, out, (*a.shape[:-1], b.shape[2]), 2)
+    mc = result(what, out, (*a.shape[:-1], b.shape[2]), 3)
     ma, mc = (_flat(what, "a", ma), _flat(what, "out", mc)) if masked else (ma, mc)
     check_operands(what, ma, mb)
     if not ma.rows_first:
@@ -93,9 +91,9 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo, scale_a:
     average = tilejit.cdiv(rows, groups) if expected is None else expected
     problem = replace(facts(ma, mb, mc.info, batches=groups), m=min(2 * average, max(average, FEW)), grouped=True,
                       step="promote" if blocks else "accumulate")
-    t = config or restricted(problem, current(a.device, multiprocessors), hopper())
-    bk, (high, wide) = t.step(ma.dtype.bytes), t.computed(t.m, t.n)
-    step: Piece = (steps.accumulate, steps.SUMS)
+    chip = current(a.device, multiprocessors)
+    t, step = config or choose(problem, chip).way, (steps.accumulate, steps.SUMS)
+    high, wide = t.computed(t.m, t.n)
     if blocks:
         if not ma.dtype.is_fp8():
             raise tilejit.LaunchError(f"{what}: scales of blocks are for fp8 operands, found {ma.dtype}")
@@ -104,8 +102,9 @@ def _work(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, sizes: ArrayInfo, scale_a:
             raise tilejit.LaunchError(f"{what}: scale_a must be a dense stack, found strides {list(scale_a.strides)}")
         step = promoted(rows, 4, scale_a.strides[-2:], 5, scale_b.strides)
     tiles = (tilejit.cdiv(rows, high) + groups) * tilejit.cdiv(n, wide)        # at most
-    walk = walks.groups, (At(3), groups, a.shape[1] if masked else None)
-    multiply(work, t, (0, n, k), bk, min(t.room(multiprocessors), tiles), walk,
-             (loads.group_rows, (ma.descriptor(high, bk),)), load(mb.T, wide, bk), step, mc,
+    multiply(work, Call(ma, mb, mc, End(), replace(problem, m=0), chip), t, step=step,
+             programs=min(t.room(multiprocessors), tiles),
+             walk=(walks.groups, (At(2), groups, a.shape[1] if masked else None)),
+             a=(loads.group_rows, (ma.descriptor(high, t.step(problem.size)),)),
              stored=End().stored(mc.ragged(high, wide)), num_stages=t.depth(mc.dtype.bytes))
     return work

@@ -8,26 +8,25 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Launch, Work, given
 from tilejit.kernels._operands import Matrix, check_scale
-from tilejit.kernels.chip import Chip, current, hopper
+from tilejit.kernels.chip import Chip, current
 from tilejit.kernels.estimate import overlapping
 from tilejit.kernels.problem import Problem, checked, facts
 from tilejit.kernels.product import ends, loads, steps, walks
 from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.product.sums import sum_parts_kernel
-from tilejit.kernels.way import Part, Way
+from tilejit.kernels.way import Way
 
 #: Rows of tiles of a group where K is divided: a wave's operands stay in L2.
 GROUP = 8
 #: Pieces of 32 columns of a part that wait to be stored: as many as the widest tile has.
 STORE_STAGES = 8
-#: Numbers that a program that sums parts reads at once, at least and at most: its threads have 2 or 4 each, side by
-#: side; and elements that it makes of them at least, a line of L2 or two, where they are few.
+#: Numbers that a program that sums parts reads at once, at least and at most; and elements that it makes of them at
+#: least, a line of L2 or two, where they are few.
 LEAST, MOST, NARROW = 512, 1024, 64
-#: Columns of a block that a program sums of a tile of the result's transpose, at most. Parts are read in lines of so
-#: many numbers, the sums are written in columns: more columns cost more there, fewer cost more for each part.
+#: Columns of a block that a program sums of a tile of the result's transpose, at most: parts are read in such lines,
+#: the sums are written in columns.
 COLUMNS = 32
-#: Programs that are enough for a sum, a few a multiprocessor, so that all of the parts are on their way at once; and
-#: those below which they are too few.
+#: Programs that are enough for a sum, so that all of the parts are on their way at once; and those that are too few.
 PROGRAMS, FEW = 1024, 256
 #: A function of a product's kernel, and its tuple.
 Piece = tuple[Any, tuple[Any, ...]]
@@ -59,12 +58,12 @@ class Call(NamedTuple):
     chip: Chip
 
 
-def call_of(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
-            scale_b: ArrayInfo | None, activation: str | None, multiprocessors: int, own: Any = None,
-            in_place: bool = True) -> Call:
-    """The product of arrays 0 and 1 of a call with bias 2, result 3, scales 4 and 5 and, for an `own` END, arguments 6.
-    Raises LaunchError for those that do not go together."""
-    matrices = checked(what, a, b, bias, c, activation, in_place=in_place)
+def call_of(what: str, infos: tuple[Any, ...], activation: str | None, multiprocessors: int, own: Any = None,
+            rank: int = 2, in_place: bool = True) -> Call:
+    """The product of arrays 0 and 1 of a call with bias 2, result 3, scales 4 and 5 (if there are so many) and, for an
+    `own` END, arguments 6. Raises LaunchError for those that do not go together."""
+    a, b, bias, c, scale_a, scale_b = (infos + (None, None))[:6]
+    matrices = checked(what, a, b, bias, c, activation, rank, in_place)
     for name, info in (("scale_a", scale_a), ("scale_b", scale_b)):
         check_scale(what, name, info)
     scaled = scale_a is not None or scale_b is not None
@@ -86,56 +85,53 @@ def load(x: Matrix, rows: int, bk: int, eviction: str = "", threads: int = 0) ->
 
 def whole(group: int, batches: int | None = None) -> Piece:
     """The WALK over all tiles of a result, or of so many of them, so many rows of tiles at a time."""
-    zero = tl.constexpr(0)
-    return walks.whole, (zero, zero, tl.constexpr(group), batches)
+    return walks.whole, (tl.constexpr(group), batches)
 
 
-def multiply(work: Work, t: Way, sizes: tuple[int, int, int], bk: int, programs: int, walk: Piece, a: Piece, b: Piece,
-             step: Piece, c: Matrix, end: End = End(), stored: Piece | None = None, beside: bool = False,
-             **options: Any) -> None:
-    """Add the launch that makes c, for M, N and K, of the LOADs of a's rows and b's columns, in blocks of `bk` of K.
+def multiply(work: Work, call: Call, t: Way, *, programs: int = 0, walk: Piece = whole(GROUP), a: Piece | None = None,
+             b: Piece | None = None, step: Piece = (steps.accumulate, steps.SUMS), stored: Piece | None = None,
+             beside: bool = False, **options: Any) -> None:
+    """Add the launch that makes a call's result by a way, of the LOADs of a's rows and b's columns (without: through
+    TMA).
 
     stored: an END instead of what `end` says. Without, parts of K (`t.parts`) are walked as such, those of one tile
     side by side or not (`beside`), and a second launch sums them."""
-    (m, n, k), straight = sizes, a[0] is b[0] is loads.pieces
-    summed = bool(t.parts) and stored is None
+    p, c = call.problem, call.c
+    (high, wide), bk = t.computed(t.m, t.n), t.step(p.size)
+    a, b = a or load(call.a, high, bk), b or load(call.b.T, wide, bk)
+    summed, straight = bool(t.parts) and stored is None, a[0] is b[0] is loads.pieces
     if summed:
         at, stored = parts(work, t)
         walk = walks.parts, tuple(map(tl.constexpr, (t.parts, GROUP, beside)))
-    last = stored or end.stored(c.descriptor(*t.computed(t.m, t.n)))
+    last = stored or call.end.stored(c.descriptor(high, wide))
     functions, pieces = zip(walk, *((b, a) if t.swap else (a, b)), step, last)
     kernel = product_kernel.partial(
-        **dict(zip("MNK", (*t.computed(m, n), k))), BM=t.m, BN=t.n, BK=bk, SWAP=t.swap,
+        **dict(zip("MNK", (*t.computed(p.m, p.n), p.k))), BM=t.m, BN=t.n, BK=bk, SWAP=t.swap,
         **dict(zip(("WALK", "LOAD_A", "LOAD_B", "STEP", "END"), functions)), **{**t.options(straight), **options})
+    programs = programs or t.launched(p.m, p.n, call.chip.multiprocessors, p.batches)
     work.launches.append(Launch(kernel, (programs,), pieces))
     if summed:
-        work.launches.append(sum_parts(at, c, t, end))
+        work.launches.append(sum_parts(at, c, t, call.end))
 
 
-def add(work: Work, call: Call, part: Part, into: bool = False) -> None:
-    """Add the launches for a part of the result. into: it is added to what that holds."""
-    a, b, c, end, problem, chip = call
-    m0, n0, m1, n1, t = part
-    (m, n), (high, wide), bk = t.computed(m1 - m0, n1 - n0), t.computed(t.m, t.n), t.step(problem.size)
-    programs = t.launched(m, n, chip.multiprocessors)
-    group = GROUP if t.stream or t.k_ctas > 1 else t.group(m1 - m0, tilejit.cdiv(problem.k, bk))
-    pdl = overlapping(problem, t, programs, chip)
-    options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=pdl)
-    # Where pieces begin must be known.
-    walk: Piece = whole(group) if any(problem.units) else (walks.whole, (m0, n0, tl.constexpr(group), None))
-    stored, left, evict = None, 0, ""
+def add(work: Work, call: Call, t: Way, into: bool = False) -> None:
+    """Add the launches of a way. into: the product is added to what the result holds."""
+    a, b, c, end, p, chip = call
+    (high, wide), bk, programs = t.computed(t.m, t.n), t.step(p.size), t.launched(p.m, p.n, chip.multiprocessors)
+    group = GROUP if t.stream or t.k_ctas > 1 else t.group(t.computed(p.m, p.n)[0], tilejit.cdiv(p.k, bk))
+    options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=overlapping(p, t, programs, chip))
+    walk, stored, left, evict = whole(group), None, 0, ""
     if into or t.stream and not t.parts:
         walk, stored = (walks.stream, (t.stream, tl.constexpr(group))), handed(work, t, c, end, into)
     elif t.parts:
-        # Operands of parts leave L2 first: they are read once or twice, and parts that stay need not go to memory (on
-        # an H200 1% at 512x512x65536, 8% at 256x256x131072).
+        # Operands of parts leave L2 first: they are read once or twice, and parts that stay need not go to memory.
         evict = "evict_first"
         options.update(store_stages=STORE_STAGES)
     else:
-        left = tail(problem, t, end.activation or end.own)
-    multiply(work, t, (*t.computed(m1, n1), problem.k), bk, programs, walk, load(a, high, bk, evict, problem.units[0]),
-             load(b.T, wide, bk, evict, problem.units[1]), (steps.accumulate, (tl.float32, tl.constexpr(left))), c, end,
-             stored, **options)
+        left = tail(p, t, chip, end.activation or end.own)
+    multiply(work, call, t, programs=programs, walk=walk, a=load(a, high, bk, evict, p.units[0]),
+             b=load(b.T, wide, bk, evict, p.units[1]), step=(steps.accumulate, (tl.float32, tl.constexpr(left))),
+             stored=stored, **options)
 
 
 def handed(work: Work, t: Way, c: Matrix, end: End, into: bool) -> Piece:
@@ -170,11 +166,10 @@ def sum_parts(at: int, c: Matrix, t: Way, end: End) -> Launch:
     return Launch(kernel, (whole // elements,), (At(at), At(c.at), tuple(end)))
 
 
-def tail(problem: Problem, t: Way, end: Any = None) -> int:
+def tail(problem: Problem, t: Way, chip: Chip, end: Any = None) -> int:
     """What is left of K behind whole blocks, in steps of the tensor cores, where a loop of its own can go on in the
     slots of the blocks' (consumers that take tiles in turn, and loads by cp.async, would need other slots), and finds
     registers (beside an `end` some tiles have none)."""
     left = tilejit.cdiv(problem.k_bytes % t.k_bytes, 32) * 32
-    fits = not t.in_turn and t.k_ctas == 1 and not any(problem.units)
-    fits = fits and hopper() and end is None
+    fits = not t.in_turn and t.k_ctas == 1 and not any(problem.units) and chip.hopper and end is None
     return left // problem.size if fits and 0 < left < t.k_bytes < problem.k_bytes else 0

@@ -5,28 +5,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
-from math import inf
 from typing import Any
 
 import tilejit
-from tilejit import ArrayInfo
 from tilejit.kernels._calls import Work, known_of, place
 from tilejit.kernels._operands import Matrix, in_reach, new, unit
-from tilejit.kernels.chip import Chip, hopper
+from tilejit.kernels.chip import Chip
 from tilejit.kernels.copy import LINE, copy, made, pitched, time
-from tilejit.kernels.launches import Call, End, add, call_of
+from tilejit.kernels.launches import Call, add, call_of
 from tilejit.kernels.planning import Plan, brief, choose, described, likeliest
 from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.product.kernel import product_kernel
-from tilejit.kernels.way import Part, Way
+from tilejit.kernels.way import Way
 
 _WHAT = "matmul"
 #: Arrays of a call: a, b, bias, result, both scales, arguments of an end.
 _ARRAYS = 7
 #: The tile where there is nothing to sum.
 _EMPTY = Way(64, 64, 4)
-#: Bytes that threads copy into shared memory at once, at least, where K is long (of 2 they wait for each block: few
-#: ragged rows took 1.24 times as long by such pieces as by copies, at 17 products on an H200).
+#: Bytes that threads copy into shared memory at once, at least, where K is long (of 2 they wait for each block).
 _PIECE = 4
 #: Plans that autotuning measures.
 _TUNED = 8
@@ -65,8 +62,8 @@ def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out:
         raise tilejit.LaunchError("matmul: an end takes the place of a bias and an activation: leave those out")
     arrays = a, b, bias, out, scale_a, scale_b
     known = known_of(*arrays)
-    options = activation, *place(known[0]), end
-    work = _work(*known, *options) if not autotune else _fastest((*arrays, end_args), known, options)
+    key = known, activation, *place(known[0]), end
+    work = _work(*key) if not autotune else _fastest((*arrays, end_args), key)
     work.run(*arrays, end_args)
     return out
 
@@ -75,65 +72,62 @@ def plan(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: A
          out_dtype: Any = None) -> str:
     """How `matmul` of these arrays is planned, to be printed: the likeliest of the ways considered, with their
     estimates, and the choice. Raises LaunchError as `matmul` does."""
-    known = known_of(a, b, bias, new(a, b, out_dtype) if out is None else out, None, None)
-    call = _call(*known, activation, *place(known[0]), None)
+    known = known_of(a, b, bias, new(a, b, out_dtype) if out is None else out)
+    call = _call(known, activation, *place(known[0]), None)
     if 0 in call.c.shape or not call.problem.k:
         return f"{call.problem}: nothing to {'sum' if 0 not in call.c.shape else 'compute'}"
     found = _route(call)
     told = f"{', '.join(found.told())}, and:\n" if found.told() else ""
-    return told + described(found.problem, call.chip, hopper())
+    return told + described(found.problem, call.chip)
 
 
-def _fastest(arrays: tuple[Any, ...], known: tuple[Any, ...], options: tuple[Any, ...]) -> Work:
+def _fastest(arrays: tuple[Any, ...], key: tuple[Any, ...]) -> Work:
     """The launches of the fastest of the likeliest plans, or where nothing is summed those of `_work`."""
-    plans = _plans(*known, *options)
+    plans = _plans(*key)
     if not plans:
-        return _work(*known, *options)
-    key = *known, *options
+        return _work(*key)
     if key not in _tuned:
-        _tuned[key] = tilejit.fastest(product_kernel, f"{known} {options[0]} {options[3]}", {
+        _tuned[key] = tilejit.fastest(product_kernel, f"{key[0]} {key[1]} {key[-1]}", {
             name: partial(work.run, *arrays) for name, work in plans.items()})
     return plans[_tuned[key]]
 
 
 @lru_cache(maxsize=1024)
-def _call(a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, c: ArrayInfo, scale_a: ArrayInfo | None,
-          scale_b: ArrayInfo | None, activation: str | None, sms: int, knobs: Any, own: Any) -> Call:
+def _call(infos: tuple[Any, ...], activation: str | None, multiprocessors: int, knobs: Any, own: Any) -> Call:
     """What is computed of such arrays. Raises LaunchError for those that do not go together."""
-    return call_of(_WHAT, a, b, bias, c, scale_a, scale_b, activation, sms, own, in_place=False)
+    return call_of(_WHAT, infos, activation, multiprocessors, own, in_place=False)
 
 
 @lru_cache(maxsize=1024)
-def _work(*known: Any) -> Work:
+def _work(*key: Any) -> Work:
     """The launches of a product, for what `_call` takes."""
-    call = _call(*known)
-    return Work(_ARRAYS) if 0 in call.c.shape else _routed(call, _route(call))
+    call = _call(*key)
+    return Work(_ARRAYS) if 0 in call.c.shape else routed(Work(_ARRAYS), call, _route(call))
 
 
 @lru_cache(maxsize=1024)
-def _plans(*known: Any) -> dict[str, Work]:
+def _plans(*key: Any) -> dict[str, Work]:
     """Those of the likeliest plans, by name; where TMA does not read or write all arrays, of every route."""
-    call = _call(*known)
+    call = _call(*key)
     if 0 in call.c.shape or not call.problem.k:
         return {}
     found = [*_routes(call)]
     most = max(1, _TUNED // len(found))
     routes = [replace(route, plan=plan, ns=route.ns - route.plan.ns + plan.ns) for route in found
-              for plan in likeliest(route.problem, call.chip, hopper(), most)]
-    return {str(r): _routed(call, r) for r in sorted(routes, key=lambda r: r.ns)[:_TUNED]}
+              for plan in likeliest(route.problem, call.chip, most)]
+    return {str(r): routed(Work(_ARRAYS), call, r) for r in sorted(routes, key=lambda r: r.ns)[:_TUNED]}
 
 
-def _routed(call: Call, found: Route) -> Work:
-    """The launches of a route: copies, the product, and a copy of its result."""
-    work, of_c = Work(_ARRAYS), call.c
+def routed(work: Work, call: Call, found: Route) -> Work:
+    """Add the launches of a route: copies, the product, and a copy of its result."""
+    of_c = call.c
     pairs = [(x, made(work, x, _copy_order(x, k_last)))
              for x, k_last, copied in zip((call.a, call.b), (True, False), found.copied) if copied]
     if pairs:
         work.launches.append(copy(*pairs))
     a, b = (dict(pairs).get(x, x) for x in (call.a, call.b))
     target = made(work, of_c, True, spare=True) if found.copied[2] else of_c
-    for part in found.plan.parts:
-        add(work, Call(a, b, target, call.end, found.problem, call.chip), part)
+    add(work, call._replace(a=a, b=b, c=target, problem=found.problem), found.plan.way)
     if target is not of_c:
         work.launches.append(copy((target, of_c)))
     return work
@@ -157,7 +151,7 @@ class Route:
         return [name for names, there in (copies, pieces, stored) for name, is_so in zip(names, there) if is_so]
 
     def __str__(self) -> str:
-        return ", ".join([*self.told(), " + ".join(str(p.way) for p in self.plan.parts)])
+        return ", ".join([*self.told(), str(self.plan.way)])
 
 
 def _route(call: Call) -> Route:
@@ -170,10 +164,10 @@ def _routes(call: Call) -> Iterator[Route]:
     what it does not write is stored through pointers, or copied."""
     a, b, c, _, p, chip = call
     if not p.k:
-        yield Route((False, False, False), p, Plan((Part(0, 0, p.m, p.n, _EMPTY),), 0.0), 0.0)
+        yield Route((False, False, False), p, Plan(_EMPTY, 0.0), 0.0)
         return
     short = brief(p, chip)
-    for one, other, moved in product(_choices(a, True, short), _choices(b, False, short), (False, True)):
+    for one, other, moved in product(_choices(a, True, short, chip), _choices(b, False, short, chip), (False, True)):
         copied, units = (one[0], other[0]), (one[1], other[1])
         if moved and (in_reach(c) or any(units)):
             continue
@@ -184,36 +178,29 @@ def _routes(call: Call) -> Iterator[Route]:
         # The first block by TMA waits for its tensor map, which other blocks hide where there are some.
         ns += chip.latency * (short and not all(units))
         there = replace(facts(x, y, target.info), ended=p.ended, scaled=p.scaled, activated=p.activated, units=units)
-        plan = choose(there, chip, hopper())
+        plan = choose(there, chip)
         yield Route((*copied, moved), there, plan, ns + plan.ns)
 
 
-def _choices(x: Matrix, k_last: bool, short: bool) -> Iterator[tuple[bool, int]]:
+def _choices(x: Matrix, k_last: bool, short: bool, chip: Chip) -> Iterator[tuple[bool, int]]:
     """Whether an operand is copied, and else in what units threads read it (0: TMA does); short: K is one block."""
     as_is, size = _as_is(x, k_last), unit(x) * x.dtype.bytes
     if not as_is or _narrow(x, k_last):
         yield True, 0
     if as_is:
         yield False, 0
-    straight = (x.dtype.bytes == 2 or x.rows_first == k_last) and hopper()
+    straight = (x.dtype.bytes == 2 or x.rows_first == k_last) and chip.hopper
     if straight and (short or not as_is and size >= _PIECE):
         yield False, size
 
 
-def into_sums(work: Work, a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> None:
-    """Add the launches of c = a @ b, all of which TMA reads and writes."""
-    call = Call(a, b, c, End(), facts(a, b, c.info), chip)
-    for part in choose(call.problem, chip, hopper()).parts:
-        add(work, call, part)
-
-
-def product_ns(a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> float:
-    """Nanoseconds that a @ b is estimated to take where all three matrices are read and written in place, else
-    infinite."""
+def in_place(a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> Route | None:
+    """The route of c = a @ b where all three matrices are read and written in place."""
     if 0 in (*a.shape, *c.shape) or not (_as_is(a, True) and _as_is(b, False) and in_reach(c)):
-        return inf
-    found: Plan = choose(facts(a, b, c.info), chip, hopper())
-    return found.ns
+        return None
+    problem = facts(a, b, c.info)
+    found = choose(problem, chip)
+    return Route((False, False, False), problem, found, found.ns)
 
 
 def _as_is(x: Matrix, k_last: bool) -> bool:

@@ -12,12 +12,12 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Work, Workspace, called, given, infos_of
+from tilejit.kernels._calls import At, Work, called, given, infos_of
 from tilejit.kernels._operands import check_dense, check_one_of, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
-from tilejit.kernels.chip import current, hopper
-from tilejit.kernels.launches import GROUP, End, load, multiply, whole
-from tilejit.kernels.planning import restricted
+from tilejit.kernels.chip import current
+from tilejit.kernels.launches import Call, End, multiply
+from tilejit.kernels.planning import choose
 from tilejit.kernels.problem import facts
 from tilejit.kernels.product import loads, steps
 from tilejit.kernels.way import Way
@@ -28,27 +28,27 @@ _WHAT = "weight_only_matmul"
 @tilejit.replayed
 def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias: Any = None,
                        activation: str | None = None, out: Any = None, *, split: int | None = None,
-                       workspace: Workspace | None = None, config: Way | None = None) -> Any:
+                       config: Way | None = None) -> Any:
     """activation(x @ w^T + bias), where w [N, K] are the weight's integers (less their zeros) times their scales.
 
     x [M, K]: bf16 or fp16, row-major. weight: int8 [N, K]; or uint8 [N, K / 2], two unsigned 4-bit numbers a byte, the
     one of even k low, from which 8 is subtracted, or zeros: integers as numbers of any float type, shaped and strided
     as the scales. scales: [N], or [N, K / group] where group is a multiple of 64 (floats; then they and w are rounded
     to x's dtype). Rows are multiples of 16 bytes. bias [N]. The result [M, N] has x's dtype unless out says otherwise.
-    split: programs that divide K (default: chosen from the shape); their parts are summed in a fixed order. workspace:
-    reused memory for the parts. config: all of it, instead of a choice. Raises LaunchError for what does not fit."""
+    split: programs that divide K (default: chosen from the shape); their parts are summed in a fixed order. config:
+    all of it, instead of a choice. Raises LaunchError for what does not fit."""
     if out is None:
         ix, iw = infos_of(x, weight)
         out = tilejit.empty_like(x, (*ix.shape[:1], *iw.shape[:1]), ix.dtype)
-    called(_work, (x, weight, scales, zeros, bias, out), activation, split, config, workspace=workspace)
+    called(_work, (x, weight, scales, zeros, bias, out), activation, split, config)
     return out
 
 
 @lru_cache(maxsize=1024)
-def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo | None, bias: ArrayInfo | None,
-          out: ArrayInfo, activation: str | None, split: int | None, config: Way | None, multiprocessors: int,
+def _work(infos: tuple[Any, ...], activation: str | None, split: int | None, config: Way | None, multiprocessors: int,
           knobs: Any) -> Work:
     """The launches."""
+    x, weight, scales, zeros, bias, out = infos
     work, mx, mw = Work(6), operand(_WHAT, "x", x, 0), operand(_WHAT, "weight", weight, 1)
     bits = {"int8": 8, "uint8": 4}.get(str(mw.dtype))
     if str(mx.dtype) not in ("bf16", "fp16") or bits is None:
@@ -68,12 +68,12 @@ def _work(x: ArrayInfo, weight: ArrayInfo, scales: ArrayInfo, zeros: ArrayInfo |
     if 0 in (m, n):
         return work
     problem = replace(facts(mx, mw.T, out), step="widen", bits=bits, group=group)
-    t = config or restricted(problem, current(x.device, multiprocessors), hopper(), split)
-    bk, constant = t.step(mx.dtype.bytes), tl.constexpr
+    chip = current(x.device, multiprocessors)
+    t = config or choose(problem, chip, split).way
+    bk, constant = t.step(problem.size), tl.constexpr
     step = (steps.widen, (At(2), given(3, zeros), down, across, *map(constant, (bits, group // bk, run))))
-    multiply(work, t, (m, n, k), bk, t.launched(m, n, multiprocessors), whole(GROUP), load(mx, t.n, bk),
-             (loads.packed_rows, (mw.descriptor(t.m, bk * bits // 8), constant(bits))), step, mc,
-             End(given(4, bias), activation=activation), beside=True,
+    multiply(work, Call(mx, mw.T, mc, End(given(4, bias), activation=activation), problem, chip), t, step=step,
+             b=(loads.packed_rows, (mw.descriptor(t.m, bk * bits // 8), constant(bits))), beside=True,
              num_stages=t.depth(mc.dtype.bytes, t.m * t.k_bytes * bits // 16 + t.n * t.k_bytes))
     return work
 

@@ -64,30 +64,28 @@ class Problem:
         return f"{f'{self.batches} x ' * (self.batches > 1)}{self.m}x{self.n}x{self.k} {order}, {8 * self.size} bits"
 
 
-def _threads(x: Matrix) -> int:
-    """Bytes of a matrix that threads move at once, 0 where TMA does."""
-    return 0 if in_reach(x) else unit(x) * x.dtype.bytes
-
-
 def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation: str | None = None,
           scaled: bool = False, batches: int = 1) -> Problem:
     """The problem of checked operands and a result."""
-    (m, k), n = a.shape[-2:], b.shape[-1]
-    of_a, of_b, of_c = (max(x.strides[-2:]) * x.dtype.bytes for x in (a.info, b.info, out))
+    def threads(x: Matrix) -> int:
+        """Bytes of a matrix that threads move at once, 0 where TMA does."""
+        return 0 if in_reach(x) else unit(x) * x.dtype.bytes
+
+    (m, k), n, all_three = a.shape[-2:], b.shape[-1], (a, b, Matrix(out, out.shape, out.strides, True))
+    of_a, of_b, of_c = (max(x.info.strides[-2:]) * x.dtype.bytes for x in all_three)
+    of_threads = [threads(x) for x in all_three]
     return Problem(m, n, k, a.dtype.bytes, a.rows_first, b.rows_first, (of_a, of_b, of_c), out.dtype.bytes,
                    biased or activation is not None, scaled, activation in ("gelu", "silu"), batches,
-                   (_threads(a), _threads(b)),
-                   _threads(Matrix(out, out.shape, out.strides, True)))
+                   (of_threads[0], of_threads[1]), of_threads[2])
 
 
 def checked(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
-            at: int = 3, rank: int = 2, in_place: bool = True,
-            dtypes: tuple[str, ...] = DTYPES) -> tuple[Matrix, Matrix, Matrix]:
-    """Operands, arrays 0 and 1 of a call, and result, array `at`, of activation(a @ b + bias), which the tensor cores
-    read as they lie (`in_place`). Raises LaunchError for arrays that do not go together."""
+            rank: int = 2, in_place: bool = True, dtypes: tuple[str, ...] = DTYPES) -> tuple[Matrix, Matrix, Matrix]:
+    """Operands and result, arrays 0, 1 and 3 of a call, of activation(a @ b + bias), which the tensor cores read as
+    they lie (`in_place`). Raises LaunchError for arrays that do not go together."""
     ma, mb = operand(what, "a", a, 0, rank, in_place), operand(what, "b", b, 1, rank, in_place)
     check_operands(what, ma, mb, dtypes, in_place)
     check_one_of(what, "activation", activation, ACTIVATIONS)
     check_dense(what, "bias", bias, mb.shape[-1])
     shape = *map(max, ma.shape[:-2], mb.shape[:-2]), ma.shape[-2], mb.shape[-1]
-    return ma, mb, result(what, out, shape, at, in_place=in_place)
+    return ma, mb, result(what, out, shape, 3, in_place=in_place)

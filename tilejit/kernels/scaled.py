@@ -13,9 +13,9 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, new
-from tilejit.kernels.chip import current, hopper
-from tilejit.kernels.launches import GROUP, Piece, load, multiply, whole
-from tilejit.kernels.planning import restricted
+from tilejit.kernels.chip import current
+from tilejit.kernels.launches import Call, End, Piece, multiply
+from tilejit.kernels.planning import choose
 from tilejit.kernels.problem import checked, facts
 from tilejit.kernels.product import steps
 from tilejit.kernels.product.steps import SCALE_BLOCK
@@ -34,7 +34,7 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
     Both scales may have any strides; those of A are read fastest column by column (M contiguous, columns at multiples
     of 16 bytes, as DeepGEMM has them). config: instead of a choice. Raises LaunchError for what does not fit."""
     out = new(a, b, out_dtype) if out is None else out
-    called(_work, (a, b, scale_a, scale_b, out), config)
+    called(_work, (a, b, None, out, scale_a, scale_b), config)
     return out
 
 
@@ -62,24 +62,22 @@ def promoted(rows: int, row_scales: int, strides: tuple[int, ...], block_scales:
 
 
 @lru_cache(maxsize=1024)
-def _work(a: ArrayInfo, b: ArrayInfo, scale_a: ArrayInfo, scale_b: ArrayInfo, out: ArrayInfo, config: Way | None,
-          multiprocessors: int, knobs: Any) -> Work:
+def _work(infos: tuple[Any, ...], config: Way | None, multiprocessors: int, knobs: Any) -> Work:
     """The launches. Raises LaunchError for arrays that do not go together."""
-    work, (ma, mb, mc) = Work(5), checked(_WHAT, a, b, None, out, None, 4, dtypes=("fp8e4nv", "fp8e5"))
+    work, (a, b, _, out, scale_a, scale_b) = Work(6), infos
+    ma, mb, mc = checked(_WHAT, a, b, None, out, None, dtypes=("fp8e4nv", "fp8e5"))
     (m, k), n = ma.shape, mb.shape[1]
     scale_steps(_WHAT, (scale_a, (m, k)), (scale_b, (n, k)))
     if 0 in (m, n):
         return work
-    problem = replace(facts(ma, mb, out), step="promote")
-    t = config or restricted(problem, current(a.device, multiprocessors), hopper())
-    (high, wide), (down, across), view = t.computed(t.m, t.n), scale_a.strides, None
+    problem, chip = replace(facts(ma, mb, out), step="promote"), current(a.device, multiprocessors)
+    t = config or choose(problem, chip).way
+    high, (down, across), view = t.computed(t.m, t.n)[0], scale_a.strides, None
     if t.scales_come and down == 1 and k > 0:
         shape = tilejit.cdiv(k, SCALE_BLOCK), m
-        view = Matrix(scale_a, shape, (across, 1), True, 2).seen(shape, (across, 1), (1, high))
+        view = Matrix(scale_a, shape, (across, 1), True, 4).seen(shape, (across, 1), (1, high))
         view = view if view.descriptor is not None and view.descriptor.tma else None
-    block = (t.m + t.n) * SCALE_BLOCK + 4 * high if view else 0
-    multiply(work, t, (m, n, k), SCALE_BLOCK, t.launched(m, n, multiprocessors), whole(GROUP),
-             load(ma, high, SCALE_BLOCK), load(mb.T, wide, SCALE_BLOCK),
-             promoted(m, 2, (down, across), 3, scale_b.strides, view), mc,
-             num_stages=t.depth(mc.dtype.bytes, block) if view else None)
+    multiply(work, Call(ma, mb, mc, End(), problem, chip), t,
+             step=promoted(m, 4, (down, across), 5, scale_b.strides, view),
+             num_stages=t.depth(mc.dtype.bytes, (t.m + t.n) * SCALE_BLOCK + 4 * high) if view else None)
     return work

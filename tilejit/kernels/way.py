@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilejit import cdiv
 
@@ -49,7 +49,6 @@ class Way:
                  f"parts{self.parts}" if self.parts else f"stream{self.stream}/{self.programs}" * (self.stream > 0)]
         return "-".join(filter(None, marks))
 
-    # -- what it covers -----------------------------------------------------------------------------------------
     def computed(self, rows: Any, columns: Any) -> tuple[Any, Any]:
         """Rows and columns of a result as tiles see them."""
         return (columns, rows) if self.swap else (rows, columns)
@@ -73,12 +72,10 @@ class Way:
 
     def group(self, rows: int, blocks: int) -> int:
         """Rows of tiles that are walked together, of so many rows with so many blocks of K: their operands stay in L2.
-        Where K is short, or 4096 rows are all there are, those of twice as many do (on an H200 1 to 2%, 0.5 to 1%
-        faster)."""
+        Where K is short, or 4096 rows are all there are, those of twice as many do."""
         pitch = blocks * self.k_bytes
         return cdiv(4096 if pitch <= 2048 or rows * pitch <= _WALKED else 2048, max(self.m, 128))
 
-    # -- K shared out -------------------------------------------------------------------------------------------
     def divided(self, m: int, n: int, parts: int) -> Way:
         """The same with `parts` programs for each tile of an m x n result."""
         count = self.tiles(m, n)
@@ -89,12 +86,6 @@ class Way:
         """Programs that have a part of each tile, if all tiles are divided so; else 0."""
         return self.programs // self.stream if self.stream and self.programs % self.stream == 0 else 0
 
-    @cached_property
-    def once(self) -> Way:
-        """The same where every program has one tile."""
-        return replace(self, single=True)
-
-    # -- CTAs and threads ---------------------------------------------------------------------------------------
     @property
     def beside(self) -> bool:
         """Whether the CTAs of a program have parts of its tile, with all of K."""
@@ -112,14 +103,9 @@ class Way:
 
     @property
     def strip(self) -> int:
-        """Columns side by side that a CTA has of the tile (`layout.clusters`), at most a line of 16 bits each: TMA
-        reads rows of the second operand, and stores those of the result, so many at a time."""
+        """Columns side by side that a CTA has of the tile (`layout.clusters`), at most a line of 16 bits each: what TMA
+        reads of rows of the second operand, and stores of the result's, at a time."""
         return min(64, (self.n & -self.n) // (self.ctas if self.columns else 1))
-
-    @cached_property
-    def tile(self) -> Way:
-        """The tile alone, as tables have it."""
-        return Way(self.m, self.n, self.warps, self.ctas, self.split)
 
     @property
     def sums(self) -> int:
@@ -128,7 +114,7 @@ class Way:
 
     def roomy(self, result_bytes: int, scaled: bool = False) -> bool:
         """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns, and
-        more for results that are not packed in pairs, and for scales of those."""
+        more for results that are not packed in pairs, and for scales."""
         registers = 160 if self.warps == 12 else 232
         taken = self.sums + self.n // (self.ctas if self.columns else 1) // 4
         return taken <= registers - (12 if result_bytes < 4 else 36 if scaled else 32)
@@ -145,8 +131,8 @@ class Way:
 
     @property
     def scales_come(self) -> bool:
-        """Whether scales of rows come with their blocks, if TMA reads them: where products are short, those that are
-        loaded one block ahead are waited for. (Three warpgroups do not wait, and clusters share their loads of B.)"""
+        """Whether scales of rows come with their blocks, if TMA reads them: those loaded a block ahead would be waited
+        for, but not by three warpgroups (and clusters share their loads of B)."""
         return self.ctas == 1 and self.warps < 12
 
     def options(self, straight: bool = False) -> dict[str, Any]:
@@ -154,10 +140,8 @@ class Way:
         found: dict[str, Any] = dict(num_warps=self.warps)
         if self.ctas > 1:
             found.update(num_ctas=self.ctas, cluster_split=self.split)
-        if self.alone:
-            found.update(num_consumer_groups=1)
-        elif self.in_turn and self.sums > DEALT:
-            found.update(num_consumer_groups=2)
+        if self.alone or self.in_turn and self.sums > DEALT:
+            found.update(num_consumer_groups=1 if self.alone else 2)
         if self.together > 1:
             # Those of one warpgroup may have a warp more, which loads.
             threads = self.together * (32 * self.warps + 32 * (self.warps == 4 and not straight))
@@ -165,35 +149,20 @@ class Way:
         return found
 
     def depth(self, out_bytes: int, block: int = 0) -> int | None:
-        """Blocks in shared memory; None: as many as the compiler finds room for, at most 8. Where blocks are small more
-        are on their way, beside what is staged of the result (by each of two groups of consumers), or of parts, or
-        where the parts of CTAs meet that divide K, in at most 64 KiB. block: bytes of one, where those are not both
-        operands' alone."""
-        whole = self.m * self.n * out_bytes
+        """Blocks in shared memory; None: as many as the compiler finds room for, at most 8. More of small ones fit
+        beside what is staged of the result (by each group of consumers) or of parts, or where CTAs that divide K meet,
+        in at most 64 KiB. block: bytes of one, where those are not both operands' alone."""
+        whole, part, groups = self.m * self.n * out_bytes, staged_part(self.m, self.n), 2 if self.in_turn else 1
         if block:
-            staged = (2 if self.in_turn else 1) * (staged_part(self.m, self.n) if self.parts else whole)
-            return min(_DEEPEST, (SHARED // self.together - staged) // block)
+            return min(_DEEPEST, (SHARED // self.together - groups * (part if self.parts else whole)) // block)
         block = (self.m + self.n) * self.k_bytes
         if self.together > 1:
-            return min(8, (SHARED // self.together - max(whole, staged_part(self.m, self.n))) // block)
+            return min(8, (SHARED // self.together - max(whole, part)) // block)
         if self.parts or self.beside:
             return None
-        if self.ctas > 1:
-            staged = min(self.m * self.n * 4, 65536) + whole // self.ctas
-        else:
-            staged = (2 if self.in_turn else 1) * (whole + (staged_part(self.m, self.n) if self.stream else 0))
-        deep = (SHARED - staged) // block
+        meeting = min(self.m * self.n * 4, 65536) + whole // self.ctas
+        deep = (SHARED - (meeting if self.ctas > 1 else groups * (whole + (part if self.stream else 0)))) // block
         return min(_DEEPEST, deep) if deep > 8 or self.ctas > 1 else None
-
-
-class Part(NamedTuple):
-    """Rows m0 to m1 and columns n0 to n1 of a result (of its transpose, where the way is swapped), and their way."""
-
-    m0: int
-    n0: int
-    m1: int
-    n1: int
-    way: Way
 
 
 def staged_part(rows: int, columns: int) -> int:

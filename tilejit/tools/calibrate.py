@@ -34,7 +34,7 @@ from tilejit.kernels.chip import Chip, current, load
 from tilejit.kernels.estimate import Table, estimate
 from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import Problem, facts
-from tilejit.kernels.way import Part, Way
+from tilejit.kernels.way import Way
 
 FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "store", "stored", "part",
           "exchange")
@@ -86,7 +86,7 @@ def work_of(problem: Problem, way: Way, chip: Chip, dtype: str) -> Work:
     a, b, c = matrices(problem.m, problem.n, problem.k, dtype, problem.b_rows)
     work = Work(3)
     call = Call(a, replace(b, at=1), Matrix(c, c.shape, c.strides, True, 2), End(), problem, chip)
-    launches.add(work, call, Part(0, 0, *way.computed(problem.m, problem.n), way))
+    launches.add(work, call, way)
     return work
 
 
@@ -284,7 +284,7 @@ def write(chip: Chip, path: Path) -> None:
     def short(x: Any) -> Any:
         return float(f"{x:.4g}") if isinstance(x, float) else x
 
-    path.write_text(json.dumps({k: short(v) for k, v in asdict(chip).items()}, indent=1) + "\n")
+    path.write_text(json.dumps({k: short(v) for k, v in asdict(chip).items() if k != "hopper"}, indent=1) + "\n")
 
 
 __all__ = ["calibrate", "fit", "judged", "load", "measure", "read", "write"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels.activations import activate, biased, tensor_scale
+from tilejit.kernels.activations import ended
 
 #: Coordinates of ragged descriptors: rows of a tile that ends at row `end` of the tensor, `rows` before the end of its
 #: group, are stored at [WRAP, end, WRAP - rows, column].
@@ -30,23 +30,15 @@ def put(p, at, desc, y):
 
 @tilejit.kernel
 def store(p, at, acc):
-    """act(scale_a * scale_b * sums + bias), or a caller's function of the (scaled) sums, END(sums, rows, columns,
-    row_count, column_count, args), whose rows and columns are the result's, shaped so that they broadcast against the
-    sums. p.end: descriptor of the result, bias: of its columns, or None, where one number is that scales, twice, or
-    None, ACTIVATION, END or None, args."""
-    c_desc, bias, scale_a, scale_b, ACTIVATION, END, args = p.end
-    scale = tensor_scale(scale_a, scale_b)
-    if scale is not None:
-        acc *= scale
-    if END is not None:
-        high = at.m + tl.arange(0, p.BM)[:, None]
-        wide = at.n + tl.arange(0, p.BN)[None, :]
-        acc = END(acc, wide, high, p.N, p.M, args) if p.SWAP else END(acc, high, wide, p.M, p.N, args)
-    elif p.SWAP:
-        acc = biased(acc, bias, at.m, p.M, p.BM, ROWS=True)
+    """p.end: descriptor of the result, and the tuple of `activations.ended`."""
+    c_desc = p.end[0]
+    high = at.m + tl.arange(0, p.BM)[:, None]
+    wide = at.n + tl.arange(0, p.BN)[None, :]
+    if p.SWAP:
+        acc = ended(acc, wide, high, p.N, p.M, p.end[1:], c_desc.dtype)
     else:
-        acc = biased(acc, bias, at.n, p.N, p.BN)
-    put(p, at, c_desc, activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))
+        acc = ended(acc, high, wide, p.M, p.N, p.end[1:], c_desc.dtype)
+    put(p, at, c_desc, acc.to(c_desc.dtype))
 
 
 @tilejit.kernel
@@ -68,7 +60,7 @@ def added(p, at, acc):
 @tilejit.kernel
 def handed(p, at, acc):
     """Parts of a tile meet in memory in the order of K: each waits for the tile's flag to say that the blocks before
-    its own are done, adds itself, and moves the flag on; the last one has the sum, goes on to END and clears the flag.
+    its own are done, adds itself, and moves the flag on; the last one has the sum and goes on to END.
     p.end: descriptor of tiles of parts [BM, BN], those, and flags: int32, zero, one a tile, its slot; END and its
     tuple."""
     part_desc, parts, flags, END, args = p.end
@@ -88,5 +80,4 @@ def handed(p, at, acc):
         if shared:
             mine = parts + at.slot * (p.BM * p.BN)
             acc += tl.load(mine + tl.arange(0, p.BM)[:, None] * p.BN + tl.arange(0, p.BN)[None, :])
-            tl.store(flags + at.slot, 0)
         END(p._replace(end=args), at, acc)

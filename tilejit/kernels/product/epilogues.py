@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels.activations import activate, biased
+from tilejit.kernels.activations import activate, numbers
 
 
 class Extras(NamedTuple):
@@ -33,27 +33,19 @@ class Extras(NamedTuple):
 
 
 @tilejit.kernel
-def scaled(acc, scale, at, limit, ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr):
-    """acc [ROWS, COLUMNS] in fp32, times what `scale` points to: KIND None nothing, "one" a number, "rows" or "columns"
-    the numbers from `at` on, one per row or column, below `limit`."""
-    acc = acc.to(tl.float32)
-    if KIND == "one":
-        acc *= tl.load(scale)
-    elif KIND == "rows":
-        rows = tl.arange(0, ROWS)
-        acc *= tl.load(scale + at + rows, rows < limit - at, other=0.0)[:, None]
-    elif KIND == "columns":
-        cols = tl.arange(0, COLUMNS)
-        acc *= tl.load(scale + at + cols, cols < limit - at, other=0.0)[None, :]
-    return acc
-
-
-@tilejit.kernel
 def scaled_biased(acc, e, second: tl.constexpr, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
-    """Sums [BM, BN] at (m, n), scaled and biased; `second`: those of the second of two matrices."""
-    z = scaled(acc, e.scale_a, m, M, BM, BN, e.SCALE_A)
-    z = scaled(z, e.scale_b + e.N if second and e.SCALE_B == "columns" else e.scale_b, n, e.N, BM, BN, e.SCALE_B)
-    return biased(z, e.bias + e.N if second and e.bias is not None else e.bias, n, e.N, BN)
+    """Sums [BM, BN] at (m, n), scaled and biased in fp32; `second`: those of the second of two matrices."""
+    rows = tl.arange(0, BM)[:, None]
+    cols = tl.arange(0, BN)[None, :]
+    behind = n + e.N if second else n
+    z = acc.to(tl.float32)
+    if e.SCALE_A is not None:
+        z *= numbers(e.scale_a + m, rows, M - m) if e.SCALE_A == "rows" else tl.load(e.scale_a)
+    if e.SCALE_B is not None:
+        z *= numbers(e.scale_b + behind, cols, e.N - n) if e.SCALE_B == "columns" else tl.load(e.scale_b)
+    if e.bias is not None:
+        z += numbers(e.bias + behind, cols, e.N - n)
+    return z
 
 
 @tilejit.kernel

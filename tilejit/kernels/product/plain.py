@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels.activations import activate, biased
+from tilejit.kernels.activations import activate, numbers
 from tilejit.kernels.product.walks import tile_at
 
 
@@ -30,5 +30,6 @@ def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: t
             else:
                 b = b_desc.load([n, k * BK]).T
             acc = tl.dot(a, b, acc)
-        acc = biased(acc, bias, n, N, BN)
+        if bias is not None:
+            acc += numbers(bias, n + tl.arange(0, BN), N)
         c_desc.store([m, n], activate(acc, ACTIVATION, c_desc.dtype).to(c_desc.dtype))

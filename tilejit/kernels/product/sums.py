@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import tilejit
 import tilejit.language as tl
-from tilejit.kernels.activations import activate, tensor_scale
+from tilejit.kernels.activations import activate, ended
 from tilejit.kernels.product.epilogues import block_at, fold_rows, plus_block, scaled_biased, store_block
 from tilejit.kernels.product.walks import tile_at
 
@@ -14,14 +14,13 @@ _UNROLLED = tl.constexpr(32)
 @tilejit.kernel(do_not_specialize=("M",))
 def sum_parts_kernel(parts, out, end, M, N, down, across, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
                      PARTS: tl.constexpr, COLUMNS: tl.constexpr, ELEMENTS: tl.constexpr, WAYS: tl.constexpr):
-    """out = what `ends.store` makes of the sum of parts, for ELEMENTS elements of one tile. end: its tuple, behind the
-    descriptor.
+    """out = what `ended` makes of the sum of parts, for ELEMENTS elements of one tile. end: its tuple.
 
     parts: fp32, PARTS times [BM, BN] for every tile, tiles in the order of `tile_at` in groups of GROUP rows of them.
     WAYS parts are read side by side, and what those sum up to is added up behind. out has strides down and across.
     COLUMNS: 0, or it is the transpose of what it is in memory, bias has a value per row (else per column), and ELEMENTS
     are a block of so many columns (else side by side)."""
-    bias, scale_a, scale_b, ACTIVATION, END, args = end
+    KIND: tl.constexpr = out.dtype.element_ty
     shares: tl.constexpr = BM * BN // ELEMENTS
     tile = tl.program_id(0) // shares
     row, column = tile_at(tile, tl.cdiv(M, BM), tl.cdiv(N, BN), GROUP)
@@ -52,19 +51,9 @@ def sum_parts_kernel(parts, out, end, M, N, down, across, BM: tl.constexpr, BN: 
     if PARTS % WAYS:
         x += tl.load(mine + count * step, which < PARTS % WAYS, other=0.0)
     x = tl.sum(x, 0)
-    scale = tensor_scale(scale_a, scale_b)
-    if scale is not None:
-        x *= scale
-    if bias is not None:
-        if COLUMNS:
-            x += tl.load(bias + rows, rows < M, other=0.0).to(tl.float32)
-        else:
-            x += tl.load(bias + cols, cols < N, other=0.0).to(tl.float32)
-    if END is not None:
-        x = END(x, cols, rows, N, M, args) if COLUMNS else END(x, rows, cols, M, N, args)
-    x = activate(x, ACTIVATION, out.dtype.element_ty)
+    x = ended(x, cols, rows, N, M, end, KIND) if COLUMNS else ended(x, rows, cols, M, N, end, KIND)
     inside = (rows < M) & (cols < N)
-    tl.store(out + rows.to(tl.int64) * down + cols.to(tl.int64) * across, x.to(out.dtype.element_ty), inside)
+    tl.store(out + rows.to(tl.int64) * down + cols.to(tl.int64) * across, x.to(KIND), inside)
 
 
 @tilejit.kernel(do_not_specialize=("M",))

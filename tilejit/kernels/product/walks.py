@@ -12,7 +12,7 @@ def tile_at(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
     by column (grouped ordering, as in Triton's tutorial of matrix multiplication): what is computed at once shares its
     operands in L2.
 
-    Groups are of equal height: 9 rows are one group, not 8 and 1 that shares little (6% faster on an H200)."""
+    Groups are of equal height: 9 rows are one group, not 8 and 1 that shares little."""
     groups = tl.maximum((tiles_m + GROUP // 2) // GROUP, 1)
     rows = tl.cdiv(tiles_m, groups)
     first = tile // (rows * tiles_n) * rows
@@ -23,26 +23,24 @@ def tile_at(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 @tilejit.kernel
 def whole(p, args):
-    """Tiles of the result's rows from M0 and columns from N0 on, or of matrix after matrix. args: M0, N0, GROUP (of
-    `tile_at`), how many matrices there are, or None."""
-    M0, N0, GROUP, batches = args
-    tiles_m = tl.cdiv(p.M - M0, p.BM)
-    tiles_n = tl.cdiv(p.N - N0, p.BN)
+    """All tiles, or those of matrix after matrix. args: GROUP (of `tile_at`), how many matrices there are, or None."""
+    GROUP, batches = args
+    tiles_m = tl.cdiv(p.M, p.BM)
+    tiles_n = tl.cdiv(p.N, p.BN)
     for t in tl.range(tl.program_id(0), tiles_m * tiles_n if batches is None else batches * tiles_m * tiles_n,
                       tl.num_programs(0)):
         batch = 0 if batches is None else t // (tiles_m * tiles_n)
         row, column = tile_at(t if batches is None else t % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP)
-        compute(p, Place(M0 + row * p.BM, N0 + column * p.BN, 0, tl.cdiv(p.K, p.BK), batch=batch))
+        compute(p, Place(row * p.BM, column * p.BN, 0, tl.cdiv(p.K, p.BK), batch=batch))
 
 
 @tilejit.kernel
 def parts(p, args):
     """One part of K of one tile, of as many as there are programs. args: PARTS, GROUP, BESIDE.
 
-    Programs side by side have the same part, so that who reads the same starts at the same time (on an H200 5% faster
-    at 512x512x65536, 1 to 15% elsewhere, than parts of a tile side by side). A part has every PARTS'th block of K, so
-    that what all programs read at a time is close together. BESIDE: parts of a tile are side by side; so they are
-    where parts are runs of blocks (4% faster for weights of 8 bits)."""
+    Programs side by side have the same part, so that who reads the same starts at the same time. A part has every
+    PARTS'th block of K, so that what all programs read at a time is close together. BESIDE: parts of a tile are side by
+    side; so they are where parts are runs of blocks."""
     PARTS, GROUP, BESIDE = args
     tiles_m = tl.cdiv(p.M, p.BM)
     tiles_n = tl.cdiv(p.N, p.BN)
