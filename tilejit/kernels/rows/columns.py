@@ -86,7 +86,7 @@ def sum_parts(sums: Sequence[tuple[Any, Any]], count: int, columns: int) -> None
     (parts, out), (others, other) = (*sums, (None, None))[:2]
     rows = min(PART_ROWS, tilejit.next_power_of_2(count))
     part_sum_kernel[(tilejit.cdiv(columns, PART // rows), len(sums))](
-        parts, out, others, other, count, columns, ROWS=rows, COLUMNS=PART // rows, num_warps=8)
+        parts, out, others, other, count, columns, ROWS=rows, COLUMNS=PART // rows, num_warps=8, launch_pdl=True)
 
 
 def sums_like(x: Any, shape: tuple[int, ...]) -> Any:
