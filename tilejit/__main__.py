@@ -13,6 +13,7 @@ import numpy as np
 
 
 def demo(size: int) -> int:
+    """Compile and run a bf16 matmul of size^3: on the GPU if there is one, else on the CPU."""
     import ml_dtypes
 
     import tilejit
@@ -45,6 +46,7 @@ def demo(size: int) -> int:
 
 
 def ops() -> int:
+    """Print the op table of tile IR."""
     from tilejit.ir import OPS
 
     for op in sorted(OPS.values(), key=lambda o: (o.family, o.name)):
@@ -122,6 +124,7 @@ def stages(kernel: str, only: str) -> int:
 
 
 def info() -> int:
+    """Versions, assembler, GPU, cache and settings."""
     import tilejit
     from tilejit.runtime import cache as store
     from tilejit.runtime import driver, knobs, ptxas

@@ -26,6 +26,7 @@ def rel_error(out: Any, ref: Any) -> float:
 
 
 def assert_close(out: Any, ref: Any, bound: float, what: str = "result") -> None:
+    """Raise AssertionError if the relative error is above `bound`."""
     error = rel_error(out, ref)
     assert error <= bound, f"{what}: relative error {error:.3e} is above {bound:.1e}"
 

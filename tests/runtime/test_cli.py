@@ -26,6 +26,14 @@ def run(monkeypatch, tmp_path, capsys):
     return call
 
 
+def test_help_says_what_each_command_does(run, capsys):
+    with pytest.raises(SystemExit):
+        run("--help")
+    text = capsys.readouterr().out
+    assert all(" ".join(command.__doc__.split()) in " ".join(text.split())
+               for command in (cli.demo, cli.ops, cli.cache, cli.stages, cli.info))
+
+
 def test_ops(run):
     status, text = run("ops")
     assert status == 0 and {"dot", "desc_load", "reduce"} <= {line.split()[1] for line in text.splitlines()}

@@ -62,6 +62,7 @@ class ArrayInfo(NamedTuple):
         return self.device != HOST
 
     def span(self) -> tuple[int, int]:
+        """First byte and one past the last of the elements."""
         if 0 in self.shape:
             return self.address, self.address
         steps = [(n - 1) * s * self.dtype.bytes for n, s in zip(self.shape, self.strides)]
@@ -410,6 +411,7 @@ def empty(shape: Any, dtype: Any) -> DeviceArray:
 
 
 def zeros(shape: Any, dtype: Any) -> DeviceArray:
+    """As `empty`, of zeros."""
     out = empty(shape, dtype)
     if out._host is not None:
         out._host.view(np.uint8)[...] = 0
@@ -419,6 +421,7 @@ def zeros(shape: Any, dtype: Any) -> DeviceArray:
 
 
 def array_info(x: Any) -> ArrayInfo:
+    """Facts of an array. Raises LaunchError for anything that is none."""
     if tracing():
         return _of_traced(x)
     info = describe(x)
@@ -443,6 +446,7 @@ def empty_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) 
 
 
 def zeros_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) -> Any:
+    """As `empty_like`, of zeros."""
     if is_torch(x):
         return _torch_new(x, "zeros", shape, dtype)
     if not tracing() and HOOKS.recorders and (recorder := HOOKS.recorder()) is not None:

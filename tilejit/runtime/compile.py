@@ -94,6 +94,7 @@ class CompiledKernel:
         return launch
 
     def warnings(self) -> list[str]:
+        """What makes this kernel slow: lost TMA, spills, serialised wgmma."""
         lines = [str(line) for line in self.report_lines if line.kind in _SLOWER]
         r = self.resources
         if r is not None:
@@ -104,6 +105,7 @@ class CompiledKernel:
         return lines
 
     def report(self) -> str:
+        """What the compiler decided, and why."""
         m, r = self.metadata, self.resources
         lines = [f"{self.name}: {m.num_threads} threads, {m.shared_bytes} bytes of shared memory, "
                  f"{len(m.params)} parameters, {m.target}", *self.report_lines]

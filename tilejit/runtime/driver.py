@@ -201,6 +201,7 @@ _NOTHING = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry noth
 
 
 def device_name(index: int | None = None) -> str:
+    """Of a GPU (default: the current one); "" where there is none."""
     if index is None:
         return current_device().name if available() else ""
     return "" if index < 0 or not available() else device(index).name

@@ -52,6 +52,7 @@ class Launch:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
+        """What the kernel's own `launch_metadata(grid, kernel, arguments)` returns."""
         make = self.make_metadata
         return dict(make(self.grid, self.compiled.metadata, self.arguments)) if make else {}
 
@@ -69,9 +70,11 @@ class Hooks:
         self.active: list[Any] = []
 
     def enter(self, hook: Hook) -> Hook:
+        """Call `hook(launch)` before each launch."""
         return self._add(self.entering, hook)
 
     def exit(self, hook: Hook) -> Hook:
+        """Call `hook(launch)` after each launch was made (it may not have run)."""
         return self._add(self.leaving, hook)
 
     def recorder(self) -> Any:
