@@ -227,7 +227,6 @@ def edges(op: Op) -> list[Edge]:
 
 
 def edge_of(v: Value) -> tuple[Op, Edge] | None:
-    """The op and edge that a value is a block argument or a result of; None for others, also induction variables."""
     if isinstance(v.op, Op):
         return (v.op, _edge(v.op, v.index)) if v.op.define.carries else None
     owner = v.op.parent if v.op is not None else None
@@ -351,7 +350,6 @@ def uses(block: Block) -> dict[Value, list[tuple[Op, int]]]:
 
 
 def replace(block: Block, mapping: dict[Value, Value]) -> None:
-    """Replace keys by their values throughout the block (chains are followed)."""
     def final(v: Value) -> Value:
         while v in mapping:
             v = mapping[v]
@@ -399,7 +397,7 @@ def of_size(op: Op, t: Tile) -> dict[str, Any]:
 
 
 def computes(op: Op) -> tuple:
-    """What a pure op computes: equal for ops that do the same to the same operands. 1, 1.0, -0.0 and 0.0 differ."""
+    """Equal for pure ops that do the same to the same operands. 1, 1.0, -0.0 and 0.0 differ."""
     operands = sorted(op.operands, key=id) if "commutative" in op.define.traits else op.operands
     attrs = [(k, v if isinstance(v, (str, DType, Ptr, Tile)) else repr(v)) for k, v in sorted(op.attrs.items())] \
         if op.attrs else ()
@@ -416,7 +414,6 @@ def divides_k(fn: Function) -> bool:
 
 
 def product_warps(fn: Function) -> int:
-    """The warps that share a product: the cluster's, or one CTA's if the CTAs divide K."""
     return fn.attrs["num_warps"] if divides_k(fn) else total_warps(fn)
 
 

@@ -72,7 +72,6 @@ def of_reduce(op: Op) -> int:
 
 
 def copies_beside(t: Tile, axis: int) -> int:
-    """How many low bits of the lane do not matter to a reduction along `axis`."""
     assert t.layout is not None
     bases = t.layout.reduce(axis).bases_of("lane")
     return next((i for i, b in enumerate(bases) if any(b)), len(bases))

@@ -27,7 +27,6 @@ def strip(size: int, ctas: int) -> int:
 
 
 def in_tile(at: int, size: int, ctas: int) -> int:
-    """Where the first CTA's at-th element lies along a dimension of `size` elements."""
     side = strip(size, ctas)
     return at // side * side * ctas + at % side
 
@@ -39,7 +38,6 @@ def own(at: int, size: int, ctas: int) -> int:
 
 
 def alone(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
-    """What the first CTA holds, as a tile of its own (the inverse of `beside`)."""
     shape = tuple(n // ctas if d == dim else n for d, n in enumerate(layout.shape))
     rows = {n: tuple(tuple(own(x, layout.shape[d], ctas) if d == dim else x for d, x in enumerate(b)) for b in row)
             for n, row in within(layout, ctas).bases}

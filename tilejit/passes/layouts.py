@@ -144,7 +144,6 @@ class Assignment:
             raise CompilationError(f"dot: {e}", dot.loc) from None
 
     def feeds_product(self, dot: Op) -> bool:
-        """Whether a product's result, perhaps after elementwise ops, is another's left operand."""
         def follows(v: Value) -> list[Value]:
             return [r for user, _ in self.uses.get(v, ())
                     if "elementwise" in user.define.traits and user.parent is dot.parent for r in user.results]
@@ -248,7 +247,6 @@ class Assignment:
                     self.set(r, found)
 
     def worth_it(self, op: Op, layout: LinearLayout, into: bool) -> bool:
-        """Whether an access is no slower in this layout than coalesced plus a conversion (before or after)."""
         if op.operands[0] not in self.accesses.facts or not isinstance(op.operands[0].type, Tile) \
                 or layout.odd_dims and layout.rank > 1:
             return True

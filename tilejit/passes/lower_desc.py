@@ -355,7 +355,6 @@ class _Lowering:
         return block if block.type == op.result.type else b("reshape", block, shape=op.attrs["shape"])
 
     def without_tma(self, b: Builder, op: Op, parts: _Parts) -> None:
-        """Copies and stores of aligned pieces, or accesses through pointers, where there is no TMA."""
         block, t = op.parent, op.operands[0].type
         assert block is not None and isinstance(t, Desc)
         dims = [*parts.shape, *parts.strides]

@@ -153,7 +153,6 @@ class _Merged:
         return self.b.insert(Op(op.name, operands, attrs, op.regions or None, None, op.loc)).results
 
     def _masked(self, op: Op, operands: list[Value], shape: tuple[int, ...]) -> list[Value]:
-        """Operands of an access that programs behind the grid's last one do not do."""
         at = 1 if op.name == "load" else 2
         assert self.live is not None
         live = self._spread(self.live, shape)

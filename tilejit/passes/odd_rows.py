@@ -235,7 +235,6 @@ class _Row:
 
     # -- writing ------------------------------------------------------------------------------------------------
     def write(self, size: int, whole: int) -> None:
-        """Write the row anew, of `size` elements, all below `whole` in it, but for those ahead of it."""
         old, body = self.fn.body.ops, self.fn.body
         body.ops = []
         b = Builder(body)

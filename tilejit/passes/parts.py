@@ -101,7 +101,6 @@ class Group:
         return "" if self.count > 1 else f"their {'first' if d == 0 else 'other'} dimension is not long enough"
 
     def need(self, v: Value, view: View) -> str:
-        """Take in what makes a tile, divided so; what is wrong with it, or ""."""
         work = [(v, view)]
         while work:
             v, view = work.pop()
@@ -235,7 +234,6 @@ class _Writer:
                 self.made[old, view] = new
 
     def loop(self, op: Op, b: Builder, copies: dict[Value, Value]) -> None:
-        """A copy of a loop that carries parts too (what nothing needs of it is dropped later)."""
         members, body = self.group.members, op.regions[0]
         more = [(way, view) for way in edges(op) for view in members.get(way.result, ())]
         starts = [op.operands[op.define.fixed + way.index] for way, _ in more]

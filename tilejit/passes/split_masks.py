@@ -109,7 +109,6 @@ class _Masks:
                         yield v, True
 
     def _clear(self, op: Op, want: bool) -> list[Limit] | None:
-        """In which iterations all elements of a comparison are as wanted; None where that is no range of them."""
         if (op, want) not in self.found:
             self.found[op, want] = self._range(op, want)
         return self.found[op, want]
@@ -239,7 +238,6 @@ def _room(x: Limit, lo: Poly, hi: Poly) -> tuple[int | None, int | None]:
 
 
 def _least_of(v: Value) -> list[Value]:
-    """Scalars that v is not above: those that it is the least of, or itself."""
     if isinstance(v.op, Op) and v.op.name == "minimum":
         return [x for operand in v.op.operands for x in _least_of(operand)]
     if isinstance(v.op, Op) and v.op.name in ("cast", "hint"):

@@ -172,7 +172,6 @@ class _Row:
         return self._computed(op, [self.whole(x) for x in op.operands])
 
     def _is_open(self, v: Value) -> bool:
-        """Whether a value is the loop's index, perhaps plus something the same in all elements."""
         op = v.op
         if v in self.open:
             return True

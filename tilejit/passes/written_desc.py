@@ -45,7 +45,6 @@ class Writing:
         return None
 
     def descriptor(self, made: Op, t: Desc) -> tuple[Value, set[str]]:
-        """A descriptor in the place of a `make_desc`, and which of its parts the program checks."""
         checked = set[str]()
 
         def write(b: Builder, parts: Parts) -> Value:

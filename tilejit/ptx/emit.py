@@ -212,7 +212,6 @@ class Emitter:
         return owners[layout]
 
     def hoist(self, make: Callable[[], str]) -> str:
-        """Emit what `make` emits where constants of a thread go: at the start of the role, or see `anew`."""
         known = self.role.known
         if known.mark is None:
             return make()
@@ -289,7 +288,6 @@ class Emitter:
         return self.p.new("b32", "shr.u32", self.role.local_warp or self.role.warp, 2)
 
     def warpgroup_sync(self) -> None:
-        """All threads of a warpgroup meet, at a named barrier of its own."""
         self.p("bar.sync", self.p.new("b32", "add.u32", self.warpgroup(), self.role.warpgroup_barrier), 128)
 
     # -- parameters -------------------------------------------------------------------------------
@@ -334,7 +332,6 @@ class Emitter:
             self.note(op)
 
     def note(self, op: Op) -> None:
-        """`acc = dot_async : pending<fp32[128x256]>`."""
         shown = [r for r in op.results if type(r.type) in (Tile, Pending)]
         what = f"{', '.join([r.name or '_' for r in shown])} = {op.name} : {shown[0].type}" if shown else op.name
         self.p.comment(f"{what}    {op.loc.short()}" if op.loc else what)

@@ -252,7 +252,6 @@ def _order_begin(e: Emitter, op: Op) -> None:
 
 @emits("order_wait", "order_arrive")
 def _order(e: Emitter, op: Op) -> None:
-    """A ring of the last named barriers: a warpgroup waits at its own, the one before arrives there."""
     p, groups = e.p, op.attrs["groups"]
     number = p.new("b32", "add.u32", e.warpgroup(), NAMED_BARRIERS - groups + (op.name == "order_arrive"))
     if op.name == "order_wait":
@@ -269,7 +268,6 @@ def _launch_wait(e: Emitter, op: Op) -> None:
 
 @emits("elect")
 def _elect(e: Emitter, op: Op) -> None:
-    """Branch around for all but one thread of the CTA; the others of the first warp wait for it."""
     p = e.p
     skip, join = p.label("not_elected"), p.label("elect_join")
     if op.operands:

@@ -68,7 +68,6 @@ def _load(e: Emitter, op: Op) -> None:
 
 
 def writer(e: Emitter, op: Op) -> str | None:
-    """Predicate of the threads that write: one of each set of copies; one of all CTAs' for a scalar."""
     if isinstance(op.operands[0].type, Tile):
         return e.owner(op.operands[0].layout)
     first = e.p.new("b32", "or.b32", e.role.tid, e.rank) if e.rank else e.role.tid

@@ -60,7 +60,6 @@ def _instruction(out: DType, elems: list, step: int) -> Callable[..., None]:
 
 
 def _f64_of_eight_rows(e: Emitter, d: list[str], a: list[str], b: list[str], c: list[str]) -> None:
-    """m16n8k8 of fp64 by the instructions of sm_80, which have half as many rows and of K."""
     for i in range(2):
         now = c[2 * i:2 * i + 2]
         for k in range(2):

@@ -66,7 +66,6 @@ def _width(elem: Scalar) -> str:
 
 def store(e: Emitter, opcode: str, elem: Scalar, regs: list[str], address: str,
           pred: str | None = None) -> None:
-    """One store of 1 to 16 bytes; `opcode` is its name up to the vector and type suffix."""
     if elem.bits == 1:
         elem, regs = uint8, bool_bytes(e, regs)
     size = max(1, elem.bits // 8) * len(regs)

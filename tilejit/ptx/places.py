@@ -51,7 +51,6 @@ def repeated(op: Op) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _repeated(source: LinearLayout, shape: tuple[int, ...], dst: LinearLayout) -> tuple[int, ...] | None:
-    """The same, from a smaller tile `shape` in `source`; None if threads differ."""
     target = dst.project(shape)
     if any(source.bases_of(n) != target.bases_of(n) for n in ("lane", "warp")):
         return None

@@ -84,7 +84,6 @@ def finish(e: Emitter, op: Op | None = None) -> None:
 
 
 def parts(e: Emitter, v: Value) -> Callable[[Sequence[int]], list[str]]:
-    """A function that gives some registers (an even number) of a value, computed at need."""
     if v in e.values:
         regs = e.get(v)
         return lambda registers: [regs[i] for i in registers]

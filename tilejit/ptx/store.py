@@ -106,7 +106,6 @@ def _tma_put(e: Emitter, op: Op) -> None:
 
 
 def _to_stripe(e: Emitter, op: Op, desc: Value, buffer: Buffer, where: list[str], group: str) -> None:
-    """Move offsets to a warpgroup's stripe: others' lie between where CTAs divide that dimension in strips."""
     dim = 1 - op.attrs["axis"]
     step, at = buffer.shape[dim], block_dim(desc, buffer, dim)
     if op.attrs.get("slice") == dim:

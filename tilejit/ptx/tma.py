@@ -53,7 +53,6 @@ def slowest(buffer: Buffer) -> int:
 
 
 def block_dim(desc: Value, buffer: Buffer, dim: int) -> int:
-    """The dimension of the descriptor's block that is dimension `dim` of a tile, or of a part of one."""
     if dim == 0 and desc.desc.ahead_of(len(buffer.shape)) is None:
         return 0
     return dim + len(desc.desc.block_shape) - len(buffer.shape)
@@ -132,7 +131,6 @@ def _mbar_test(e: Emitter, op: Op) -> None:
 
 
 def wait_phase(e: Emitter, address: str, parity: str, pred: str | None = None) -> None:
-    """Spin on try_wait, or on test_wait before sm_90."""
     p = e.p
     again, done = p.label("wait"), p.label("ready")
     if pred:

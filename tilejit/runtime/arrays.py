@@ -459,7 +459,6 @@ def zeros_like(x: Any, shape: tuple[int, ...] | None = None, dtype: Any = None) 
 
 
 def _torch_new(x: Any, how: str, shape: tuple[int, ...] | None, dtype: Any) -> Any:
-    """A new tensor by torch's function `how`, which a recording is told of."""
     out = getattr(sys.modules["torch"], how)(x.shape if shape is None else shape, device=x.device,
                                              dtype=x.dtype if dtype is None else to_torch_dtype(as_dtype(dtype)))
     if not tracing() and HOOKS.recorders and (recorder := HOOKS.recorder()) is not None:

@@ -137,7 +137,6 @@ def _text(value: Any) -> str:
 
 
 def _root(source: Any, chain: str) -> str:
-    """The first of a chain of names that leads to no constant: mostly a module."""
     try:
         value = source.lookup(chain.split(".")[0])
     except KeyError:

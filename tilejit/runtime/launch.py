@@ -129,7 +129,6 @@ class Variants:
 
 
 def told(meta: KernelMetadata, grid: Grid, flat: tuple) -> tuple:
-    """A call's arguments, with the number of programs behind them where merged ones ask for it."""
     return (*flat, grid[0]) if meta.programs > 1 else flat
 
 

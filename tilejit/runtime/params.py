@@ -32,7 +32,6 @@ _MAPS_KEPT = 1024
 
 
 def divide(a: int, b: int) -> int:
-    """Division that rounds towards zero, as in kernels."""
     return -(-a // b) if (a < 0) != (b < 0) else a // b
 
 

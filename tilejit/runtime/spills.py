@@ -53,7 +53,6 @@ def _for_fewer(ptx: str, meta: KernelMetadata, cubin: bytes, least: Resources) -
 
 
 def _for_more(ptx: str, meta: KernelMetadata, cubin: bytes, most: Resources) -> Assembled:
-    """What leaves room for one program more without spills, if that is to be had cheaply."""
     room, threads = target_named(meta.target).programs, meta.num_threads
     programs = room(threads, most.registers, meta.shared_bytes)
     least = -int(-most.registers * (1 - 1 / (SHARE * programs)) // 8) * 8
