@@ -5,9 +5,8 @@
         like = jax.ShapeDtypeStruct(x.shape, x.dtype)
         return tilejit.jax.call(add_kernel, x, y, like, x.size, grid=(tilejit.cdiv(x.size, 1024),), BLOCK=1024)
 
-A call is an operation of XLA's (a custom call through its FFI) on XLA's stream, so it works under `jax.jit` and all
-that traces; without a GPU the emulator runs the kernel. Outside of traced functions arrays of JAX are arguments of
-`kernel[grid](...)` too, through DLPack.
+A call is an operation of XLA's (a custom call through its FFI) on XLA's stream; without a GPU the emulator runs the
+kernel. Outside of traced functions arrays of JAX are arguments of `kernel[grid](...)` too, through DLPack.
 """
 from __future__ import annotations
 
@@ -101,11 +100,11 @@ _lock = threading.Lock()
 def call(kernel: Any, *args: Any, grid: Any, vmap_method: str | None = None, **named: Any) -> Any:
     """Launch `kernel[grid](*args, **named)` as an operation of a JAX program; returns its results.
 
-    args: arrays of JAX; `jax.ShapeDtypeStruct(shape, dtype)` for each array that the kernel writes, which is a result;
-    `InOut(array)` for one that it changes, a result too; `descriptor(any of these, block_shape)`; numbers and
-    constants, which have to be known when the program is traced. named: constants and launch options. grid: as
-    everywhere; a function of the arguments by name is called when the program is traced. Results come as they stand
-    among the arguments, one alone or several as a tuple, row-major.
+    args: arrays of JAX; `jax.ShapeDtypeStruct(shape, dtype)` for each result; `InOut(array)` for an array that the
+    kernel changes, a result too; `descriptor(any of these, block_shape)`; numbers and constants, which have to be known
+    when the program is traced. named: constants and launch options. grid: a function of the arguments by name is called
+    when the program is traced. Results come as they stand among the arguments, one alone or several as a tuple,
+    row-major.
 
     A kernel has no gradient: give one with `jax.custom_vjp`. `jax.vmap` is refused unless vmap_method="sequential",
     which launches once for each element of the batch. Raises LaunchError for a call without results, CompilationError

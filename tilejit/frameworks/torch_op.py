@@ -199,9 +199,9 @@ def _arguments(schema: str) -> list[list[str]]:
 
 
 def _node(op: TorchOp) -> Callable[..., Any] | None:
-    """A node in autograd's graph, without the operator's dispatch. None for an operator that autograd has to see as one
-    (it changes arguments, or is given lists of tensors that may ask for gradients), or whose function takes its
-    arguments in other ways than by position or name."""
+    """A node in autograd's graph, without the operator's dispatch. None for an operator that changes arguments, is
+    given lists of tensors that may ask for gradients, or whose function takes arguments in other ways than by position
+    or name."""
     import torch
 
     arguments = op.overload_of(torch)._schema.arguments
@@ -262,9 +262,9 @@ def torch_op(name: str, schema: str | None = None, *, mutates: Sequence[str] = (
     name: `"namespace::name"`. schema: torch's, `"(Tensor x, float factor) -> Tensor"`; without one it is read off the
     annotations. mutates: parameters whose tensors the function changes. fake: what the operator returns for fake
     tensors; without it the function itself runs on them (its launches do nothing), so it should only allocate outputs
-    and launch. Such a function and its kernels work under `torch.compile(fullgraph=True)`, `torch.export` and, with
-    `register_autograd`, autograd. replay: calls that need none of that are replayed: for functions that decide by facts
-    of their arguments alone (rules: runtime/replay.py).
+    and launch. It works under `torch.compile(fullgraph=True)`, `torch.export` and, with `register_autograd`, autograd.
+    replay: calls that need none of that are replayed: for functions that decide by facts of their arguments alone
+    (rules: runtime/replay.py).
 
     Raises LaunchError for a name without a namespace, and for a function whose arguments torch has no types for.
     """

@@ -1,8 +1,7 @@
 """The C interface through which XLA calls custom operators (xla/ffi/api/c_api.h, major version 0), as far as a handler
 that launches kernels needs it, by ctypes.
 
-A handler is a C function that is given a call frame: buffers, attributes, and functions of XLA (stream, errors). Here
-it is a callback into Python.
+A handler is a C function that is given a call frame: buffers, attributes, and functions of XLA (stream, errors).
 """
 from __future__ import annotations
 
@@ -88,7 +87,7 @@ class Buffer(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The handler's attribute `call`, arguments and results, and on a GPU its index and stream (None: host memory)."""
+    """`call` is the handler's attribute; index and stream of the GPU are None in host memory."""
 
     number: int
     args: list[Buffer]

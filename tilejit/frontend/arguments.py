@@ -1,4 +1,3 @@
-"""What the compiler is told of each argument of a kernel."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,10 +10,9 @@ from tilejit.ir.types import Type
 @dataclass(frozen=True)
 class Param:
     """A run-time argument: its IR type, a number that is known to divide it (bytes for pointers; of descriptors without
-    TMA those that base, rows and their ends lie at multiples of), and whether it is an integer known not to be
-    negative.
+    TMA what base, rows and their ends lie at multiples of), and whether an integer is known not to be negative.
 
-    `padding` is what block loads of a descriptor find outside the tensor, "zero" or "nan"; `ragged`: its rows may end
+    `padding`: what block loads of a descriptor find outside the tensor, "zero" or "nan"; `ragged`: its rows may end
     within a unit of 16 bytes. `most`: a power of two that an integer is at most, 0 if unknown.
     """
 

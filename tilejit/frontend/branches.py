@@ -1,8 +1,7 @@
 """Two ways through a program that meet again: `if`, conditional expressions, `and` and `or` on run-time scalars.
 
 What both ways bind becomes results of one structured `if`; a name that only one binds is `Undefined` after it. A
-`return` (`break`, `continue`) under a run-time condition puts the rest of the function (of the loop's body) into both
-branches, so that programs stay structured.
+`return` (`break`, `continue`) under a run-time condition puts the rest of the function (of the loop's body) into both.
 """
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ RETURNED_VALUE = "Return type mismatch: the returned value"
 
 @dataclass(frozen=True)
 class Branch:
-    """One way: its ops, the bindings at its end, and its value (an expression's, or what it returned)."""
+    """Its ops, the bindings at its end, and its value (an expression's, or what it returned)."""
 
     block: Block
     env: dict[str, Any]
@@ -49,7 +48,7 @@ class Branch:
 
     @property
     def pure(self) -> bool:
-        """Whether running the ops where Python would not run them changes nothing."""
+        """Whether the ops may run where Python would not run them."""
         return all(op.define.pure for op in walk(self.block))
 
 
@@ -63,10 +62,8 @@ class Branches(Frame):
         return Branch(block, after, value)
 
     def join(self, node: ast.AST, cond: tensor, then: Branch, other: Branch, names: list[str], what: str) -> Any:
-        """Make the `if` of two branches and bind `names` to what they are after it; the branches' common value.
-
-        `what` names it in errors.
-        """
+        """Make the `if` and bind `names` to what they are after it; the branches' common value. `what` names it in
+        errors."""
         leaves: list[tuple[tensor, tensor]] = []
         trees: dict[str, Any] = {}
         for n in names:
@@ -93,10 +90,8 @@ class Branches(Frame):
         return fill(self.b, value, results)
 
     def _meet(self, then: Branch, a: Any, other: Branch, c: Any, leaves: list[tuple[tensor, tensor]]) -> Any:
-        """The tree of a value that is `a` after one branch and `c` after the other; its leaves are appended.
-
-        A number takes the other side's type if its kind fits in there.
-        """
+        """The tree of a value that is `a` after one branch and `c` after the other; its leaves are appended. A number
+        takes the other side's type if its kind fits."""
         pairs: list[tuple[Any, Any]] = []
         tree = pair(a, c, pairs, len(leaves), *(partial(self._parts, side.block) for side in (then, other)))
         typed = []
@@ -198,10 +193,10 @@ class Branches(Frame):
     # -- and, or ------------------------------------------------------------------------------------------------
     def short_circuit(self, node: ast.AST, is_and: bool, left: Any, right: Callable[[], Any], names: list[str],
                       truth: bool) -> Any:
-        """`left and right` or `left or right`; with `truth` only its truth matters, and it is an int1 or a constant.
+        """With `truth` only the truth matters, and it is an int1 or a constant.
 
         As in Python, `right` does not run where a scalar `left` decides, unless it has no effects. The value of scalars
-        is Python's (one of the two operands), that of tiles int1.
+        is one of the two operands, that of tiles int1.
         """
         left = unwrap(left)
         if not isinstance(left, tensor):

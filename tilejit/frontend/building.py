@@ -16,10 +16,7 @@ THREAD_REGISTERS = 255
 
 
 def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> Function:
-    """`attrs` are the kernel's options (num_warps, num_stages, debug, ...).
-
-    Raises CompilationError at the user's line for anything that is not the tile language.
-    """
+    """`attrs`: the kernel's options. Raises CompilationError at the user's line for what is not the tile language."""
     from tilejit.frontend.walker import Walker
 
     loc = Loc(source.file, source.tree.lineno, source.tree.col_offset, source.tree.col_offset + 3, source.name)
@@ -97,7 +94,7 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
 
 
 def _drop_const(fn: Function) -> None:
-    """All pointers as any other ones: what is refused has been."""
+    """What is refused has been."""
     def plain(t: Any) -> Any:
         e = elem_of(t) if isinstance(t, (Ptr, Tile)) else None
         return with_elem(t, Ptr(e.elem)) if isinstance(e, Ptr) else t

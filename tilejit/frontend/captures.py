@@ -14,8 +14,8 @@ from tilejit.language.aggregates import Aggregate
 
 @dataclass(frozen=True)
 class Capture:
-    """A constant or a kernel as the body names it (`SCALE`, `config.tiles.M`), and the namespace that holds it under
-    the last of these names (None for one of Python's own)."""
+    """As the body names it (`SCALE`, `config.tiles.M`), and the namespace that holds it under the last of these names
+    (None for one of Python's own)."""
 
     name: str
     table: Mapping[str, Any] | None
@@ -85,7 +85,7 @@ def _chains(node: ast.AST) -> Iterator[tuple[str, ...]]:
 
 
 def follow(source: KernelSource, names: list[str]) -> Capture | None:
-    """Walk a chain of names through modules and classes to a constant or a kernel, if it leads to one."""
+    """Walk a chain of names to a constant or a kernel, if it leads to one."""
     try:
         value = source.lookup(names[0])
     except KeyError:

@@ -350,7 +350,7 @@ class Expressions(Loops):
         return x
 
     def _indices(self, node: ast.Subscript, x: tensor) -> list[bool]:
-        """For each dimension of the result of `x[...]` whether it is new (None); `...` stands for all the others."""
+        """Whether each dimension of the result of `x[...]` is new (None); `...` stands for all the others."""
         nodes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         items: list[bool] = []
         rest: int | None = None

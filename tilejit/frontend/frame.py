@@ -1,4 +1,4 @@
-"""The state of one function while it is built: its bindings, its place in the user's file, its block of IR."""
+"""The state of one function while it is built."""
 from __future__ import annotations
 
 import ast

@@ -1,9 +1,9 @@
 """Loops on the device: `for` over ranges and `while`, and unrolled ones over compile-time tuples.
 
-A name that a loop's body assigns and that had a number, a tensor or something made of these before is carried from one
+A name that the body assigns and that had a number, a tensor or something made of these before is carried from one
 iteration to the next, at the type it had first. What cannot be carried (None, a value whose type changes) must be
-assigned by every iteration before it is read: the loop is built again with such names undefined at its start, and
-reading one is an error. It is built again too where a descriptor is found to change: it then carries the parts that do.
+assigned by every iteration before it is read: the loop is built again with such names undefined at its start. It is
+built again too where a descriptor is found to change: it then carries the parts that do.
 
 A loop that may end early (`break`, `return`) carries a flag for it, and what is returned; a `for` then is a `while`.
 """
@@ -43,8 +43,8 @@ from tilejit.language.tensor import tensor
 
 @dataclass(frozen=True)
 class Carried:
-    """What a loop does with the names that it assigns: the trees of those it carries and the initial tensors of their
-    slots, and the trees of those that stay what they are."""
+    """The trees of the names that it carries and the initial tensors of their slots, and the trees of those that stay
+    what they are."""
 
     trees: dict[str, Any]
     inits: list[tensor]
@@ -126,8 +126,8 @@ class Loops(Branches):
                 build: Callable[[Carried, dict[str, Undefined]], list[Value]]) -> Exit | None:
         """Build a loop that assigns `names`, and bind them to what they are after it.
 
-        `build` reports names that an iteration leaves at something that cannot be carried as it is; while there are
-        any, the loop is built again, with such a name opened further or undefined.
+        While `build` reports names that an iteration leaves at something that cannot be carried as it is, the loop is
+        built again, with such a name opened further or undefined.
         """
         start, mark, opened = self.env, len(self.b.block.ops), self.opened.setdefault(id(node), Opened())
         early = [BROKE, *((RETURNED, RESULT) if returns(node.body) else ())] if breaks(node.body) else []

@@ -1,4 +1,3 @@
-"""The source of a kernel function: its AST, its constants, and the text that identifies it in caches."""
 from __future__ import annotations
 
 import ast
@@ -105,10 +104,8 @@ class Enclosing(Mapping[str, Any]):
 
 
 class KernelSource:
-    """A kernel function's source, parsed on first use; with `replaced`, that text stands in place of its own.
-
-    Raises CompilationError if Python cannot show the source (a REPL or `exec`).
-    """
+    """Parsed on first use; with `replaced`, that text stands in place of its own. Raises CompilationError if Python
+    cannot show the source (a REPL or `exec`)."""
 
     def __init__(self, fn: Callable[..., Any], replaced: str | None = None):
         self.fn, self.name, self.replaced = fn, fn.__name__, replaced
@@ -168,8 +165,8 @@ class KernelSource:
 
     @cached_property
     def walked(self) -> set[str]:
-        """Names that end several loops `range(0, NAME, STEP)` with the same step: rows that are walked block by block,
-        more than once. From the bytecode, so that no source is read."""
+        """Names that end several loops `range(0, NAME, STEP)` with the same step: rows that are walked more than once.
+        From the bytecode, so that no source is read."""
         if "range" not in self.fn.__code__.co_names:
             return set()
         loads: list[object] = []  # what is loaded behind `range`, up to its call
@@ -231,7 +228,7 @@ class KernelSource:
         return unparse(tree)
 
     def fingerprint(self) -> str:
-        """Identifies what the kernel does: its text, that of every kernel it reaches, their constants and defaults."""
+        """Its text, that of every kernel it reaches, their constants and defaults."""
         from tilejit.frontend.captures import reached
 
         digest = hashlib.sha256()

@@ -1,8 +1,8 @@
 """What the names of a kernel stand for, and how values agree where paths of a program meet.
 
-A value is a number or a `tensor` (a leaf), a tuple or a `Compound` (a descriptor, say) of values, or something that
-exists at compile time only: None, a string, a dtype, a function. `if` results and loop-carried values are made of
-leaves; everything else must be the same on every path.
+A value is a number or a `tensor` (a leaf), a tuple or a `Compound` of values, or something that exists at compile time
+only: None, a string, a dtype, a function. `if` results and loop-carried values are made of leaves; all else must be the
+same on every path.
 """
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Undefined:
 
 @dataclass(frozen=True)
 class Exit:
-    """How statements end elsewhere than at their last one: an iteration is over (`continue`), with `broke` its loop
-    too, with `returned` the function, with `value`. The flags are constants or scalar int1 tensors."""
+    """How statements end early: an iteration is over (`continue`), with `broke` its loop too, with `returned` the
+    function, with `value`. The flags are constants or scalar int1 tensors."""
 
     broke: Any = False
     returned: Any = False
@@ -125,8 +125,8 @@ Path = tuple[Any, ...]
 
 
 class Opened(set[Path]):
-    """Places of values that are taken apart where a loop carries them: a `whole` Compound there, and numbers and
-    tensors inside of it, stay what they are until an iteration is found to change them."""
+    """Places of values that are taken apart where a loop carries them: a `whole` Compound, and numbers and tensors
+    inside, stay what they are until an iteration is found to change them."""
 
     def tree(self, b: KernelBuilder, value: Any, path: Path, leaves: list[tensor], inside: bool = False) -> Any:
         """The value with a Slot for each leaf; the leaves are appended to `leaves`."""
@@ -176,8 +176,7 @@ def pair(a: Any, c: Any, pairs: list[tuple[Any, Any]], first: int, open_a: Calla
          open_c: Callable[[Compound], list[Any]]) -> Any:
     """One tree for two values: leaves that differ become Slots (from number `first` on), appended to `pairs`.
 
-    `open_a` and `open_c` give the parts of compounds, each on its own path. Raises CompilationError where the two are
-    built differently.
+    `open_a` and `open_c` give the parts of compounds. Raises CompilationError where the two are built differently.
     """
     a, c = unwrap(a), unwrap(c)
     if identical(a, c):

@@ -44,7 +44,7 @@ class PropagateNan(_Enum):
 
 
 class const:
-    """An annotation: the pointer is only read, and stores through it are refused."""
+    """The pointer is only read, and stores through it are refused."""
 
 
 TRITON_MAX_TENSOR_NUMEL = 1 << 20

@@ -9,8 +9,8 @@
         def add(self, x):
             return Sum(self.total + x, self.BLOCK)
 
-Made in a kernel or on the host, immutable afterwards. Fields of `tl.constexpr` are the same on every path; the others
-are carried by loops and chosen by `if` as tensors are.
+Made in a kernel or on the host, immutable. Fields of `tl.constexpr` are the same on every path; loops carry the others
+and `if` chooses them as tensors.
 """
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Aggregate(Compound):
 
     @classmethod
     def make(cls, b: KernelBuilder | None, args: tuple, kwargs: dict[str, Any]) -> Aggregate:
-        """An instance; in a kernel `b` builds what its constructor asks for. Raises TypeError for wrong arguments."""
+        """In a kernel `b` builds what its constructor asks for. Raises TypeError for wrong arguments."""
         made = cls.__new__(cls)
         if b is not None and "_semantic" in inspect.signature(cls.__init__).parameters and \
                 cls.__init__ is not Aggregate.__init__:
@@ -115,14 +115,12 @@ def _with_constants(value: Any) -> Any:
 
 
 class _Maker(type):
-    """Calls on the host go through `make`, as those in kernels do."""
-
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls.make(None, args, kwargs)  # type: ignore[attr-defined]
 
 
 def aggregate(cls: type) -> type:
-    """Make a value class of a class with annotated fields. Raises TypeError for a base that is none."""
+    """Raises TypeError for a base that is none."""
     for base in cls.__mro__[1:]:
         if base is not object and not issubclass(base, Compound):
             raise TypeError(f"Aggregates can only inherit from other aggregates, but got non-aggregate base: {base}")

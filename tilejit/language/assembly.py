@@ -15,11 +15,10 @@ def inline_asm_elementwise(asm: str, constraints: str, args: Any, dtype: Any, is
                            _b: KernelBuilder) -> Any:
     """PTX of the author's for every `pack` elements of `args`, which are broadcast to one shape.
 
-    Returns a tensor of `dtype` (which may be a pointer type), or one of each where that is a tuple.
-
-    `asm` names registers $0, $1, ..: those of the results, then of the arguments, each with a constraint (LLVM's for
-    PTX: "=r,=r,r,l,f,h,d"). Elements below 32 bits share registers of 32, as many as `pack` allows. `is_pure`: it only
-    computes its results, which depend on the arguments alone.
+    Returns a tensor of `dtype` (a pointer type too), or one of each in a tuple. `asm` names registers $0, $1, ..: those
+    of the results, then of the arguments, each with a constraint (LLVM's for PTX: "=r,=r,r,l,f,h,d"). Elements below 32
+    bits share registers of 32, as many as `pack` allows. `is_pure`: it only computes its results, from the arguments
+    alone.
     """
     many = isinstance(unwrap(dtype), (tuple, list))
     types = [sem.as_dtype(t) for t in (unwrap(dtype) if many else (dtype,))]

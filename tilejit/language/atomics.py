@@ -1,4 +1,3 @@
-"""Atomics through pointers: read-modify-write, compare and swap, loads, stores and waiting."""
 from __future__ import annotations
 
 from typing import Any
@@ -102,8 +101,8 @@ def atomic_store(pointer: tensor, val: Any, mask: Any = None, sem: Any = None, s
 @builtin(method=True)
 def atomic_poll(pointer: tensor, expected_value: Any, sem: Any = None, scope: Any = None, timeout_ns: Any = None, *,
                 _b: KernelBuilder) -> tensor:
-    """Wait until the integer at `pointer` equals `expected_value`; true if it did, false if `timeout_ns` nanoseconds
-    (None: no limit) went by first. sem is acquire (default) or relaxed."""
+    """Wait until the integer at `pointer` equals `expected_value`; false if `timeout_ns` (None: no limit) went by
+    first. sem is acquire (default) or relaxed."""
     elem = pointer_elem(pointer, "atomic_poll").elem
     if pointer.shape:
         raise CompilationError(f"atomic_poll only supports a pointer to a scalar, found {pointer!r}")

@@ -1,8 +1,8 @@
-"""Block pointers: a base, sizes, strides, the offsets of a block, and its shape; `tl.advance` moves the offsets.
+"""Block pointers, which Triton had until 3.8: a base, sizes, strides, the offsets of a block, and its shape.
 
-Triton had them until 3.8. A load or store is that of a descriptor (TMA where `passes/lower_desc.py` can) where its
-literal unit stride, its innermost block of at least 16 bytes and its checks of all bounds allow; else it goes through
-pointers, masked by `boundary_check`, with a line in the report.
+A load or store is that of a descriptor (TMA where `passes/lower_desc.py` can) where its literal unit stride, its
+innermost block of at least 16 bytes and its checks of all bounds allow; else it goes through pointers, masked by
+`boundary_check`, with a line in the report.
 """
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class BlockPointer(Compound):
 
     @property
     def type(self) -> Ptr:
-        """As dtype: `.element_ty` is what its loads have."""
         return self.dtype
 
     @property
@@ -72,8 +71,8 @@ class BlockPointer(Compound):
 @builtin
 def make_block_ptr(base: tensor, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any, *,
                    _b: KernelBuilder) -> BlockPointer:
-    """A pointer to the block at `offsets` of the tensor at `base`; sizes, strides and offsets in elements. `order`, the
-    dimensions from the fastest on, is a hint that strides make needless."""
+    """To the block at `offsets` of the tensor at `base`; sizes, strides and offsets in elements. `order` is a hint
+    without effect."""
     if not isinstance(base, tensor) or not isinstance(base.elem, Ptr) or base.shape:
         raise CompilationError(f"make_block_ptr: the base must be a pointer, found {base!r}")
     block = sem.as_shape(block_shape)
@@ -163,7 +162,7 @@ def _unit(p: BlockPointer) -> int | None:
 
 
 def _wide(size: Any) -> bool:
-    """Whether 32 bits may not hold a size, nor the sums of offsets that are compared with it."""
+    """Whether 32 bits may not hold a size and sums of offsets."""
     return size >= 2 ** 31 if isinstance(size, int) else size.elem.bits == 64
 
 
@@ -203,7 +202,7 @@ def _turn(b: KernelBuilder, x: tensor, order: tuple[int, ...]) -> tensor:
 
 
 def _pointers(b: KernelBuilder, p: BlockPointer, checked: set[int]) -> tuple[tensor, tensor | None]:
-    """The pointers to a block's elements, and which of them are inside where that is asked for."""
+    """And which of them are inside where that is asked for."""
     rank = len(p.block)
     corner, tile, mask = p.dims[0], None, None
     for d, n in enumerate(p.block):

@@ -53,7 +53,7 @@ def zeros_like(input: tensor, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def to_tensor(x: Any, *, _b: KernelBuilder) -> tensor:
-    """A number as a run-time scalar of its own type (int32, int64, fp32, ..); a tensor as it is."""
+    """A number as a run-time scalar of its own type; a tensor as it is."""
     return sem.to_tensor(_b, x)
 
 

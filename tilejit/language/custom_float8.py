@@ -1,7 +1,7 @@
 """fp8e4b15 by integer operations: no chip of ours converts it, and nothing computes with it.
 
-A sign, four bits of exponent (bias 15, as fp16) and three of mantissa, without infinities and NaN: fp16's bits without
-the exponent's highest and the mantissa's seven lowest. The largest number is 1.75.
+A sign, four bits of exponent (bias 15) and three of mantissa, without infinities and NaN: fp16's bits without the
+exponent's highest and the mantissa's seven lowest. The largest number is 1.75.
 """
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def widened(b: Any, x: tensor) -> tensor:
 
 
 def narrowed(b: Any, x: tensor) -> tensor:
-    """Truncated to fp16, saturated at 1.75 (NaN too), then rounded to nearest, ties away from zero, as Triton
-    converts."""
+    """Truncated to fp16, saturated at 1.75 (NaN too), then rounded to nearest, ties away from zero, as Triton's."""
     assert isinstance(x.elem, DType)
     bits = Term(b, sem.cast(b, x, fp16, "rtz" if x.elem.bits > 16 else None)).bits(uint16)
     size = (bits & 0x7FFF).op("minimum", 0x3F00, nan=False)

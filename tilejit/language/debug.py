@@ -15,16 +15,16 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor
 def debug_barrier(*, _b: KernelBuilder) -> None:
     """All threads of the program meet, and see each other's earlier accesses of global and shared memory.
 
-    Needed between a `tl.store` and a `tl.load` of the same global memory in one program: other threads may load an
-    element than the one that stored it (as in Triton).
+    Needed between a `tl.store` and a `tl.load` of the same global memory, as in Triton: threads may load what others
+    stored.
     """
     _b.op("debug_barrier")
 
 
 @builtin
 def device_assert(cond: Any, msg: str = "", mask: Any = None, *, _b: KernelBuilder) -> None:
-    """End the launch with `msg` when `cond` is false where `mask` is true; only in kernels compiled with debug=True. It
-    makes ptxas wait for every wgmma where it is issued."""
+    """End the launch with `msg` when `cond` is false where `mask` is true; only under debug=True. It makes ptxas wait
+    for every wgmma where it is issued."""
     if _b.debug:  # type: ignore[attr-defined]
         held = sem.to_bool(_b, cond)
         if unwrap(mask) is not None:
@@ -53,8 +53,8 @@ def _assert(b: KernelBuilder, held: tensor, message: str) -> None:
 def device_print(prefix: str, *args: Any, hex: bool = False, _b: KernelBuilder) -> None:
     """Print tiles and scalars at run time, one line for each element: `pid (0, 0, 0) idx ( 5) prefix: 2.5`.
 
-    `prefix` is a constant text; `hex` shows bits, of floats as C's `%a`. Python's print() is the same. It costs
-    registers and makes ptxas wait for every wgmma where it is issued.
+    `hex` shows bits, of floats as C's `%a`. Python's print() is the same. It costs registers and makes ptxas wait for
+    every wgmma where it is issued.
     """
     prefix = unwrap(prefix)
     if not isinstance(prefix, str):

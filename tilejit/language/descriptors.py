@@ -1,4 +1,3 @@
-"""Tensor descriptors: making them, and loads, stores and atomics of blocks through them."""
 from __future__ import annotations
 
 from typing import Any
@@ -79,7 +78,7 @@ def _desc_atomic(kind: str):
 
 def _rows(b: KernelBuilder, desc: tensor_descriptor, x_offsets: Any, y_offset: Any,
           what: str) -> tuple[tensor, tensor]:
-    """Pointers to parts of rows of a matrix, and which of them are inside; TMA of Hopper has no gather."""
+    """Pointers to parts of rows of a matrix, and which are inside; TMA of Hopper has no gather."""
     elem, block = desc.dtype, desc.block_shape
     if len(block) != 2:
         raise CompilationError(f"descriptor must be 2D, but got {list(block)}: {what} takes rows of a matrix")
@@ -116,16 +115,16 @@ def _rows(b: KernelBuilder, desc: tensor_descriptor, x_offsets: Any, y_offset: A
 
 
 def gather_rows(desc: tensor_descriptor, x_offsets: tensor, y_offset: Any, *, _b: KernelBuilder) -> tensor:
-    """Part of the rows `x_offsets` (int16 or int32, at least 8) of a matrix, `y_offset` the first column, as [rows,
-    columns of the block]; outside the matrix: the descriptor's padding."""
+    """Columns from `y_offset` of the rows `x_offsets` (int16 or int32, at least 8) of a matrix; outside: the
+    padding."""
     pointer, inside = _rows(_b, desc, x_offsets, y_offset, "gather")
     fill = sem.splat_const(_b, float("nan") if desc.padding == "nan" else 0, pointer.shape, desc.dtype)
     return tensor(_b("load", pointer.value, inside.value, fill.value))
 
 
 def scatter_rows(desc: tensor_descriptor, value: Any, x_offsets: tensor, y_offset: Any, *, _b: KernelBuilder) -> None:
-    """Write a tile's rows to the rows `x_offsets` of a matrix, from column `y_offset` on; what is outside is dropped.
-    Of rows that are named twice one stays."""
+    """Write to columns from `y_offset` of the rows `x_offsets` of a matrix; what is outside is dropped. Of rows that
+    are named twice one stays."""
     pointer, inside = _rows(_b, desc, x_offsets, y_offset, "scatter")
     v = sem.cast(_b, to_tensor(_b, value), desc.dtype)
     if v.shape != pointer.shape:

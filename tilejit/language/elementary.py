@@ -1,8 +1,8 @@
 """Elementary functions in double precision, written with the language's own operations.
 
-Functions take and give fp64 `Term`s. Unless one says otherwise, results are within 4 ulp over the whole range of
-doubles; subnormal ones may be off by as many smallest subnormals. Polynomials are Taylor series where the rest is below
-half an ulp; reductions are those of Cody and Waite, 'Software manual for the elementary functions' (1980).
+Unless one says otherwise, results are within 4 ulp over the whole range of doubles; subnormal ones may be off by as
+many smallest subnormals. Polynomials are Taylor series where the rest is below half an ulp; reductions are those of
+Cody and Waite, 'Software manual for the elementary functions' (1980).
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def is_whole(x: Term) -> Term:
 
 
 def times_power(x: Term, k: Term) -> Term:
-    """x * 2^k for an int64 k between -2000 and 2000, in two steps that do not overflow before the product does."""
+    """x * 2^k for an int64 k between -2000 and 2000, in two steps that do not overflow before the product."""
     half = k >> 1
     return x.op("mul", _power(half)).op("mul", _power(k - half))
 
@@ -147,8 +147,8 @@ def log10(x: Term) -> Term:
 
 
 def log1p(x: Term) -> Term:
-    """ln(1 + x), also near 0 (Goldberg, 'What every computer scientist should know about floating-point arithmetic',
-    1991, theorem 4)."""
+    """Also near 0 (Goldberg, 'What every computer scientist should know about floating-point arithmetic', 1991, theorem
+    4)."""
     u = x + 1.0
     value = log(u) * (x / (u - 1.0))
     value = u.eq(1.0).where(x, value)
@@ -334,7 +334,7 @@ def erfc(x: Term) -> Term:
 
 
 def erfcinv(x: Term) -> Term:
-    """The inverse of erfc: Giles, 'Approximating the erfinv function' (2011), and three steps of Halley's method."""
+    """Giles, 'Approximating the erfinv function' (2011), and three steps of Halley's method."""
     w = -log(x * (2.0 - x))
     near = horner(w - 2.5, (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
                             -0.00125372503, -0.00417768164, 0.246640727, 1.50140941))

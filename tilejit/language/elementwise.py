@@ -30,7 +30,7 @@ def to(input: Any, dtype: Any, fp_downcast_rounding: str | None = None, bitcast:
 
 @builtin
 def where(condition: Any, x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
-    """x where condition else y. A condition that is not int1 is compared with 0, with a warning, as in Triton."""
+    """A condition that is not int1 is compared with 0, with a warning, as in Triton."""
     if isinstance(condition, tensor) and condition.elem != int1:
         warnings.warn(f"tl.where with a non-boolean condition is deprecated. Got {condition.elem}", stacklevel=2)
     c = sem.to_bool(_b, condition)

@@ -40,7 +40,7 @@ def _hint(b: KernelBuilder, x: Any, what: str, values: Any) -> tensor:
 def promote_reuse(input: tensor, *, _b: KernelBuilder) -> tensor:
     """Promise that the shared memory behind a tile (blocks that TMA loaded for it, operands of products in it) is not
     needed from here on, and ask for its bytes to be used again, behind a barrier if nothing else separates. Returns the
-    tile. nvFuser has the idea under the same name."""
+    tile."""
     return tensor(_b("promote_reuse", to_tensor(_b, input).value))
 
 
@@ -64,7 +64,7 @@ def expect_zero(x: Any, mask: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def condition(arg1: Any, disable_licm: bool = False, *, _b: KernelBuilder) -> Any:
-    """The condition of a `while`; `disable_licm` changes nothing."""
+    """`disable_licm` changes nothing."""
     return arg1
 
 

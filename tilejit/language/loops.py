@@ -11,9 +11,9 @@ from tilejit.language.tensor import tensor
 class range:
     """A loop that runs on the device; a step that is no constant must be positive.
 
-    `num_stages` is the depth of the rings that feed the loop; `warp_specialize=False` keeps loads in the computing
-    warps. `split_masks`: whether iterations in which masks hide nothing are a loop of their own (None: where worth
-    while). `loop_unroll_factor`: iterations of one trip, where the step is a constant. Other options are hints.
+    `num_stages`: the depth of its rings; `warp_specialize=False` keeps loads in the computing warps; `split_masks`:
+    whether iterations in which masks hide nothing are a loop of their own (None: where worth while);
+    `loop_unroll_factor`: iterations of one trip, of a constant step. Other options are hints.
     """
 
     def __init__(self, arg1: Any, arg2: Any = None, step: Any = None, num_stages: int | None = None,

@@ -65,7 +65,7 @@ def fma(x: Any, y: Any, z: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def umulhi(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
-    """High half of the product of x and y as unsigned integers; the result has their type."""
+    """Of unsigned integers; the result has x's type."""
     a, c = sem.common(_b, x, y)
     of = a.elem
     if not isinstance(of, DType) or not of.is_int_signed():
@@ -137,7 +137,7 @@ def cdiv(x: Any, div: Any, *, _b: KernelBuilder) -> Any:
 
 @builtin
 def swizzle2d(i: Any, j: Any, size_i: Any, size_j: Any, size_g: Any, *, _b: KernelBuilder) -> tuple:
-    """Row-major (i, j) of a size_i x size_j grid, walked in groups of size_g rows."""
+    """(i, j) of a row-major size_i x size_j grid, walked in groups of size_g rows."""
     def op(symbol: str, a: Any, c: Any) -> tensor:
         return sem.binary(_b, symbol, a, c)
 

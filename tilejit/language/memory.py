@@ -45,10 +45,7 @@ def _no_checks(what: str, boundary_check: Any, padding_option: Any) -> None:
 def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: Any = (),
          padding_option: str = "", cache_modifier: str = "", eviction_policy: str = "",
          volatile: bool = False, *, _b: KernelBuilder) -> tensor:
-    """Elements at `pointer` (a scalar or tile of pointers); where `mask` is false: `other`, or zero.
-
-    Pointers, mask and other are broadcast to one shape.
-    """
+    """Where `mask` is false: `other`, or zero. Pointers, mask and other are broadcast to one shape."""
     if isinstance(pointer, tensor_descriptor):
         raise CompilationError("load of a descriptor: write desc.load(offsets)")
     cache, evict = sem.constant(cache_modifier, "cache_modifier"), sem.constant(eviction_policy, "eviction_policy")
@@ -81,7 +78,7 @@ def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: A
 @builtin(method=True)
 def store(pointer: tensor, value: Any, mask: Any = None, boundary_check: Any = (),
           cache_modifier: str = "", eviction_policy: str = "", *, _b: KernelBuilder) -> None:
-    """Write `value` (cast to the element type) where `mask` is true."""
+    """Cast to the element type."""
     cache, evict = sem.constant(cache_modifier, "cache_modifier"), sem.constant(eviction_policy, "eviction_policy")
     if isinstance(pointer, BlockPointer):
         if unwrap(mask) is not None:

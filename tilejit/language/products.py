@@ -36,9 +36,9 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
     integers, fp16 where fp16 inputs give fp16); the result has the dtype of `acc`, or `out_dtype`: float32, or float16
     of fp16 or fp8.
     input_precision, of fp32 inputs: "tf32" (10 bits of fraction, the default), "tf32x3" and "bf16x6" (about fp32),
-    "bf16x3" (about 16 bits), "ieee" (fp32 multiply-adds, without tensor cores). allow_tf32: "tf32" or "ieee".
-    max_num_imprecise_acc, of fp8 inputs: after so many elements of K the tensor cores' sum, which has fewer bits than
-    fp32, is added in fp32 (default: never).
+    "bf16x3" (about 16 bits), "ieee" (fp32 multiply-adds). allow_tf32: "tf32" or "ieee".
+    max_num_imprecise_acc, of fp8 inputs: after so many elements of K the tensor cores' sum, of fewer bits, is added in
+    fp32 (default: never).
     depth: how many elements of K are multiplied (a multiple of 32 bytes; default: all); the rest may be anything.
     trans_a, trans_b: `input` [.., K, M], `other` [.., N, K] are transposed first (as in Triton before 2.1).
     """

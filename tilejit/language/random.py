@@ -1,7 +1,7 @@
 """Random numbers: counters through Philox, so that equal seeds and offsets give equal bits everywhere.
 
 Salmon, Moraes, Dror and Shaw, 'Parallel random numbers: as easy as 1, 2, 3' (SC 2011). Key schedule, conversion to
-floats and the Box-Muller transform are Triton's, bit for bit in integers and uniform floats.
+floats and Box-Muller transform are Triton's, bit for bit in integers and uniform floats.
 """
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def rand(seed: Any, offset: Any, n_rounds: int = ROUNDS, *, _b: KernelBuilder) -
 
 @builtin
 def pair_uniform_to_normal(u1: Any, u2: Any, *, _b: KernelBuilder) -> tuple:
-    """Two independent standard normal numbers from two uniform ones (Box and Muller, 1958)."""
+    """Box and Muller, 1958."""
     first, angle = Term(_b, u1), Term(_b, u2) * 6.283185307179586
     radius = (Term(_b, math.log(first.op("maximum", 1.0e-7).tensor, _b=_b)) * -2.0).op("sqrt")
     return tuple((radius * Term(_b, fn(angle.tensor, _b=_b))).tensor for fn in (math.cos, math.sin))

@@ -131,8 +131,8 @@ def _extreme(name: str, symbol: str, input: tensor, axis: Any, return_indices: A
 
 
 def _arg(name: str, symbol: str, x: tensor, axis: Any, left: Any, keep_dims: Any, b: KernelBuilder) -> tuple:
-    """Value and int32 index of the extreme (in row-major order without an axis); ties go to the lowest index if `left`,
-    a NaN loses to any number."""
+    """Value and int32 index (in row-major order without an axis); ties go to the lowest index if `left`, a NaN loses to
+    any number."""
     rank = len(x.shape)
     if unwrap(axis) is None:
         x, at = reshape(x, (x.numel,), _b=b), 0
@@ -162,8 +162,8 @@ def _arg(name: str, symbol: str, x: tensor, axis: Any, left: Any, keep_dims: Any
 @builtin(method=True)
 def max(input: tensor, axis: Any = None, return_indices: bool = False,
         return_indices_tie_break_left: bool = True, keep_dims: bool = False, *, _b: KernelBuilder) -> Any:
-    """Largest element along an axis (with its int32 index if asked); NaN loses. Elements below 32 bits are widened:
-    floats to fp32, integers to int32."""
+    """With its int32 index if asked; NaN loses. Elements below 32 bits are widened: floats to fp32, integers to
+    int32."""
     return _extreme("maximum", ">", input, axis, return_indices, return_indices_tie_break_left, keep_dims, _b)
 
 
@@ -189,7 +189,7 @@ def argmin(input: tensor, axis: Any = None, tie_break_left: bool = True, keep_di
 @builtin(method=True)
 def histogram(input: tensor, num_bins: Any, mask: Any = None, *, _b: KernelBuilder) -> tensor:
     """int32 counts of the elements 0, 1, .. num_bins - 1 (a power of two) of an integer tile of rank 1, where `mask` is
-    true; other elements are not counted."""
+    true; others are not counted."""
     x = to_tensor(_b, input)
     if len(x.shape) != 1:
         raise CompilationError(f"histogram only supports 1D input, found {list(x.shape)}")

@@ -1,4 +1,4 @@
-"""Products of numbers with block scales (OCP Microscaling Formats, version 1.0), widened to 16 bits and multiplied."""
+"""Products of numbers with block scales (OCP Microscaling Formats, version 1.0)."""
 from __future__ import annotations
 
 from typing import Any
@@ -23,9 +23,9 @@ def dot_scaled(lhs: tensor, lhs_scale: Any, lhs_format: str, rhs: tensor, rhs_sc
 
     Formats: e2m1 (uint8, two numbers a byte, the first in the lower half: neighbours along K, or along M or N where
     `k_pack` is false), e4m3, e5m2 (fp8 or uint8), bf16, fp16. Scales are powers of two, e8m0 in uint8, one for 32 (or
-    16, from the shapes) elements of K: lhs_scale [.., M, K / 32], rhs_scale [.., N, K / 32], not transposed; or None. A
-    scale of 0xff makes its numbers NaN (with `fast_math`: undefined). Operands are widened to bf16 (fp16 where one is)
-    and scaled there.
+    16, from the shapes) elements of K: lhs_scale [.., M, K / 32], rhs_scale [.., N, K / 32], not transposed; or None.
+    0xff makes numbers NaN (with `fast_math`: undefined). Operands are widened to bf16 (fp16 where one is) and scaled
+    there.
     """
     formats = [_format(side, unwrap(f)) for side, f in (("lhs", lhs_format), ("rhs", rhs_format))]
     packs = [bool(unwrap(x)) for x in (lhs_k_pack, rhs_k_pack)]
@@ -91,11 +91,8 @@ def _widened(b: KernelBuilder, x: tensor, name: str, k_pack: bool, dim: int, wid
 
 
 def _of_halves(b: KernelBuilder, x: tensor, dim: int, wide: DType) -> tensor:
-    """Numbers of e2m1, two a byte, side by side along `dim`.
-
-    Exponent and fraction go to the end of the 16-bit type's: right but for the difference of the biases, subnormals
-    too, which one exact product makes up for.
-    """
+    """Two a byte, side by side along `dim`. Exponent and fraction go to the end of the 16-bit type's: right but for the
+    difference of the biases, subnormals too, which one exact product makes up for."""
     fraction, bias = (7, 127) if wide == bf16 else (10, 15)
 
     def number(half: tensor) -> tensor:

@@ -20,8 +20,8 @@ def scan(b: KernelBuilder, xs: list[tensor], axis: Any, combine: Any, reverse: A
 
 @builtin(method=True)
 def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, *, _b: KernelBuilder) -> Any:
-    """Inclusive prefix fold along `axis` of a tensor, or a tuple of tensors of one shape, with an associative kernel
-    function combine_fn(left.., right..); from the end if `reverse`."""
+    """Inclusive, along `axis` of a tensor, or a tuple of tensors of one shape, with an associative kernel function
+    combine_fn(left.., right..); from the end if `reverse`."""
     many = isinstance(unwrap(input), (tuple, list))
     xs = sem.broadcast(_b, *(to_tensor(_b, x) for x in (unwrap(input) if many else (input,))))
     out = scan(_b, xs, axis, user_combine(_b, combine_fn), reverse, "associative_scan")

@@ -1,8 +1,8 @@
 """Types of expressions: promotion, broadcasting, casts and operators, as Triton defines them.
 
 A Python number is weak: next to a tensor of its own or a higher kind (bool < int < float) it takes the tensor's type
-(one that a variable holds does not, see `variables.py`). Between tensors: fp64 > fp32 > fp16 > bf16, and integers
-promote as in C. `/` and `%` on 16-bit floats compute in fp32.
+(but see `variables.py`). Between tensors: fp64 > fp32 > fp16 > bf16, and integers promote as in C. `/` and `%` on
+16-bit floats compute in fp32.
 """
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def to_tensor(b: Builder, x: Any, dtype: DType | None = None) -> tensor:
 
 
 def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: str = "") -> DType:
-    """The type in which an operator on a and c computes; `div`: which one, of those that divide."""
+    """`div`: which operator, of those that divide."""
     a, c = (fp16 if t is fp8e4b15 else t for t in (a, c))
     if a is c and not div:
         return a
@@ -322,8 +322,8 @@ def as_dtype(x: Any) -> Scalar:
 def as_shape(x: Any, what: str = "") -> tuple[int, ...]:
     """A tile shape: constants, each a power of two, at most 2^20 elements. `what`: the error's first line.
 
-    Of a product the columns may be another multiple of 16 below 512, 256 for each of the CTAs that divide them (also
-    with the last sizes apart, as [12, 2, 8] for 192), and the rows 192 or 384, for three warpgroups.
+    Of a product the columns may be another multiple of 16 below 512, 256 for each CTA (also with the last sizes apart,
+    as [12, 2, 8] for 192), and the rows 192 or 384, for three warpgroups.
     """
     x = unwrap(x)
     dims = tuple(unwrap(d) for d in (x if isinstance(x, (tuple, list)) else (x,)))

@@ -1,4 +1,3 @@
-"""Builtins that move elements without computing: broadcasts, reshapes, transposes, joins."""
 from __future__ import annotations
 
 from typing import Any
@@ -94,8 +93,8 @@ def unsqueeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def gather(src: tensor, index: tensor, axis: Any, *, _b: KernelBuilder) -> tensor:
-    """src[.., index[i, j, ..], ..] along `axis`, in the shape of `index`, which has src's sizes along the other
-    dimensions. An index outside of src counts modulo its size."""
+    """src[.., index[i, j, ..], ..] along `axis`, in the shape of `index`, which has src's other sizes. An index outside
+    of src counts modulo its size."""
     x, at = to_tensor(_b, src), to_tensor(_b, index)
     axis = _dim(axis, len(x.shape), "gather")
     if not (isinstance(at.elem, DType) and at.elem.is_int()):

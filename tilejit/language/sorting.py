@@ -54,10 +54,8 @@ def sort(x: tensor, dim: Any = None, descending: Any = False, *, _b: KernelBuild
 
 @builtin(method=True)
 def topk(x: tensor, k: Any, dim: Any = None, descending: Any = True, *, _b: KernelBuilder) -> tensor:
-    """The k largest elements along the last dimension, falling (the smallest, rising, if not `descending`).
-
-    k is a power of two. Elements below 32 bits are widened as by max where k is less than the size.
-    """
+    """The k (a power of two) largest along the last dimension, falling (the smallest, rising, if not `descending`).
+    Elements below 32 bits are widened as by max where k is less than the size."""
     x = to_tensor(_b, x)
     n, count = _last(x, dim, "topk"), sem.constant(k, "topk's k")
     if not isinstance(count, int) or count < 1:

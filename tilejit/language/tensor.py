@@ -1,7 +1,7 @@
 """The values of a kernel body: `tensor` (a tile or a scalar in tile IR) and tensor descriptors.
 
-A function marked by `@builtin` gets the IR builder in the keyword `_b`, from the frontend. Operators on tensors are
-dispatched by the frontend to `semantics.py`.
+A function marked by `@builtin` gets the IR builder in `_b`. The frontend dispatches operators on tensors to
+`semantics.py`.
 """
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def _marked(x: Any) -> Any:
 
 
 class constexpr:
-    """Marks a compile-time constant: as an annotation of a parameter, or around a global's value. It computes as its
-    value does, and what is computed is marked as well; a function may be called."""
+    """Marks a compile-time constant: as an annotation of a parameter, or around a global's value. What is computed with
+    it is marked as well; a function may be called."""
 
     def __init__(self, value: Any):
         self.value: Any = value.value if isinstance(value, constexpr) else value
@@ -165,7 +165,7 @@ def scalar_type(x: Any) -> DType | None:
 
 
 class block_type:
-    """The type of a tile as the language shows it: `.element_ty`, `.shape`, `.scalar`."""
+    """`.element_ty`, `.shape`, `.scalar` of a tile."""
 
     def __init__(self, scalar: Scalar, shape: tuple[int, ...]):
         self.scalar, self.shape = scalar, shape
@@ -233,7 +233,7 @@ class tensor:
 
 
 class Compound:
-    """A value made of other values, as tuples are: where paths of a program meet, what differs are its parts.
+    """Made of other values, as tuples are: where paths of a program meet, what differs are its parts.
 
     `whole`: it is taken apart only where it is not one and the same on every path.
     """
@@ -259,10 +259,7 @@ class Compound:
 
 
 class tensor_descriptor(Compound):
-    """`.load(offsets)`, `.store(offsets, value)`, `.shape`, `.strides`, ...
-
-    Its parts are base, sizes and all strides but the last, which is 1; numbers where they are constants.
-    """
+    """Its parts are base, sizes and all strides but the last, which is 1; numbers where they are constants."""
 
     whole = True
 

@@ -23,7 +23,7 @@ def _operator(symbol: str, swap: bool = False) -> Callable[[Term, Any], Term]:
 class Term:
     """A tensor and the builder that computes with it: `(x * y + 1).value`, with the language's own rules of types.
 
-    Comparisons give terms as well; `op` applies any op of tile IR with operands of one type.
+    `op` applies any op of tile IR with operands of one type.
     """
 
     __slots__ = ("b", "tensor")

@@ -1,1 +1,0 @@
-"""Helpers around kernels; `tensor_descriptor` has the host descriptor under Triton's module name."""

@@ -1,4 +1,4 @@
-"""`tilejit.autotune` and `tilejit.Config`: launch arguments that are found by measuring, as Triton's.
+"""`tilejit.autotune`: launch arguments that are found by measuring, as Triton's.
 
     @tilejit.autotune([tilejit.Config({"BLOCK": b}, num_warps=w) for b in (512, 1024, 4096) for w in (4, 8)], key=["n"])
     @tilejit.kernel
@@ -6,10 +6,9 @@
 
     scale[lambda meta: (tilejit.cdiv(n, meta["BLOCK"]),)](x, out, n)
 
-At the first launch with new values of the `key` arguments (or arrays of other dtypes) every configuration is compiled
-and run; the fastest is used from then on. One that does not compile or launch, hangs or faults, is left out. Arrays
-then hold what one launch leaves, unless the kernel adds to what it finds: `reset_to_zero` and `restore_value` name such
-arrays.
+At the first launch with new values of the `key` arguments (or arrays of other dtypes) every configuration is run; the
+fastest is used from then on. One that does not compile or launch, hangs or faults, is left out. Arrays then hold what
+one launch leaves, unless the kernel adds to what it finds: `reset_to_zero` and `restore_value` name such arrays.
 """
 from __future__ import annotations
 
@@ -48,11 +47,8 @@ Bench = Callable[..., Any]
 
 
 class Autotuner(Choices, Wrapper):
-    """A kernel that is launched in the fastest of several configurations; see `autotune`.
-
-    `best_config` is that of the last launch, `cache` that of every key so far, `timings` what was measured for each key
-    (milliseconds; clocks in the emulator), `failures` why configurations were left out.
-    """
+    """See `autotune`. `best_config` is that of the last launch, `cache` that of every key so far, `timings` what was
+    measured for each key (milliseconds; clocks in the emulator), `failures` why configurations were left out."""
 
     def __init__(self, fn: Any, configs: Sequence[Config], key: Sequence[str], prune: Mapping[str, Any],
                  zeroed: Sequence[str], restored: Sequence[str], pre_hook: Callable[..., Any] | None,
@@ -111,7 +107,7 @@ class Autotuner(Choices, Wrapper):
         return call_of(self.fn, grid, args, {**kwargs, **given})
 
     def key_of(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
-        """What one choice holds for: the settings, the key arguments' values, the dtypes of arrays."""
+        """The settings, the key arguments' values, the dtypes of arrays."""
         named = self.named(args, kwargs)
         return (knobs.overrides(), *[named[k] for k in self.keys if k in named],
                 *[x.dtype for x in named.values() if hasattr(x, "dtype")])
@@ -385,13 +381,13 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
     On a GPU configurations run in a process of their own, on copies of the arrays, each as soon as it is compiled, for
     about `warmup` and `rep` milliseconds (less if far behind). One that takes longer than `timeout` seconds, or
     destroys the CUDA context, is left out, and `report()` names it. `check`: what each leaves in the arrays that it
-    writes is compared with what the first one leaves: integers exactly, floats within a tolerance by dtype
-    (`tools/agreement.py`), or within `check` if that is a number; what differs is left out. `isolate=False` (or the
-    knob) measures in this process, after all are compiled; so do `do_bench(call, quantiles=...)`, which returns
-    milliseconds (or a list whose first number counts), and kernels that follow addresses in arrays.
-    Measurements are kept on disk, for the same kind of GPU with the same driver, unless `cache_results` is False.
+    writes must equal what the first one leaves: integers exactly, floats within `check` if that is a number, else by
+    dtype (`tools/agreement.py`); others are left out. `isolate=False` (or the knob) measures in this process, after all
+    are compiled; so do `do_bench(call, quantiles=...)`, which returns milliseconds (or a list whose first number
+    counts), and kernels that follow addresses in arrays.
+    Measurements are kept on disk, for the same kind of GPU and driver, unless `cache_results` is False.
     In the emulator each configuration runs once, and the clocks of `tilejit.timeline`'s model, times the waves of CTAs,
-    decide (`tools/costs.py`); in the evaluator the first that works is used.
+    decide; in the evaluator the first that works is used.
 
     Raises ArgumentError for names that the kernel does not have; AutotuneError at a launch where nothing works.
     """

@@ -2,11 +2,10 @@
 
     python -m tilejit calibrate [--seconds 150] [--seed N] [--times FILE] [--out FILE]
 
-Random products of 16- and 8-bit numbers are computed by the likeliest ways and some others; device time alone, by CUDA
-graphs. The numbers that `kernels.estimate` reads are fitted to two thirds of the products (least squares of the
-logarithms, in which ways near the best count most, kept near the former rates as firmly as serves the choice of ways);
-the other third says how far off they are, in the file too. Needs torch and a GPU; `--times` also reads what was
-measured before.
+Products of 16- and 8-bit numbers are computed by the likeliest ways and some others; device time alone, by CUDA graphs.
+What `kernels.estimate` reads is fitted to two thirds of the products (least squares of the logarithms, in which ways
+near the best count most, kept near the former rates as firmly as serves the choice of ways); the other third says how
+far off it is, in the file too. Needs torch and a GPU; `--times` also reads what was measured before.
 """
 from __future__ import annotations
 

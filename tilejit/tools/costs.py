@@ -1,4 +1,3 @@
-"""What autotuning needs of the machine: the cost of a call, errors of one configuration only, contents of arrays."""
 from __future__ import annotations
 
 import importlib.util
@@ -56,8 +55,8 @@ def unit() -> str:
 
 
 def clocks(kernel: Kernel, grid: Any, args: tuple, kwargs: dict[str, Any]) -> int:
-    """Clocks of a launch by the timeline's model: the longest of the first CTAs, times the waves of one CTA each on an
-    H200's multiprocessors. Arrays are left as they were. Raises EmulatorError for a launch that breaks a rule."""
+    """By the timeline's model: the longest of the first CTAs, times the waves of one CTA each on an H200's
+    multiprocessors. Arrays are left as they were. Raises EmulatorError for a launch that breaks a rule."""
     from tilejit.emulator.replay import Rates, Replay
     from tilejit.emulator.timeline import Recorder
 

@@ -1,7 +1,7 @@
 """Measuring configurations in a process of their own (`trial.py`), while later ones are still being compiled.
 
-A configuration that hangs, or destroys the CUDA context, ends that process; the next one runs in a new one. The process
-gets copies of the arrays.
+One that hangs, or destroys the CUDA context, ends that process; the next one runs in a new one. The process gets copies
+of the arrays.
 """
 from __future__ import annotations
 

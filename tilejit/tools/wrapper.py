@@ -1,4 +1,4 @@
-"""Kernels whose launches are given arguments by something else: what `autotune` and `heuristics` return."""
+"""Kernels whose launches are given arguments by something else: `autotune`, `heuristics`."""
 from __future__ import annotations
 
 import inspect

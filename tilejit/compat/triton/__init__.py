@@ -1,7 +1,6 @@
 """The package `triton`, as far as tilejit has it: every name leads to tilejit's own.
 
-`install()` makes `import triton` find it from then on; `python -m tilejit.compat.triton script.py` does so for a
-script. Importing modules that are missing here raises ModuleNotFoundError.
+`install()` makes `import triton` find it; `python -m tilejit.compat.triton script.py` does so for a script.
 """
 from __future__ import annotations
 

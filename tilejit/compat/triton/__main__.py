@@ -1,4 +1,4 @@
-"""`python -m tilejit.compat.triton script.py [args]`, or `-m module [args]`: runs it with tilejit as its Triton."""
+"""`python -m tilejit.compat.triton script.py [args]`, or `-m module [args]`."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""`import triton` finds this package: a finder that answers for `triton` and everything below it."""
+"""`import triton` finds this package."""
 from __future__ import annotations
 
 import importlib
@@ -19,7 +19,7 @@ _SAME = {"triton.language.libdevice": f"{_HERE}.language.extra.libdevice",      
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Gives the modules of this package under Triton's names too: one module object with several names."""
+    """One module object with several names."""
 
     def __init__(self) -> None:
         self.specs: dict[str, ModuleSpec | None] = {}
@@ -53,10 +53,7 @@ def _real(name: str) -> str:
 
 
 def install() -> None:
-    """Make `import triton` mean tilejit's stand-in from now on, in this process.
-
-    Raises ImportError if Triton itself has been imported already.
-    """
+    """Make `import triton` mean tilejit's stand-in. Raises ImportError if Triton itself has been imported already."""
     if installed():
         return
     if "triton" in sys.modules:
@@ -70,7 +67,7 @@ def installed() -> bool:
 
 
 def uninstall() -> None:
-    """Undo `install`; modules that imported names of Triton keep them."""
+    """Modules that imported names of Triton keep them."""
     if installed():
         sys.meta_path.remove(_finder)
         for name in [n for n in sys.modules if n == "triton" or n.startswith("triton.")]:

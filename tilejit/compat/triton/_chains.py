@@ -1,4 +1,3 @@
-"""Chains of functions that are called around launches and loads, as `triton.knobs.runtime` holds them."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from tilejit.runtime.hooks import HOOKS, Launch
 
 
 def _runtime() -> Any:
-    """The group of settings whose chains these are; programs may put another one in its place."""
+    """Programs may put another group of settings in its place."""
     from tilejit.compat.triton import knobs
 
     return knobs.runtime
@@ -86,7 +85,7 @@ class LaunchHook:
         self.following = wanted
 
     def tell(self, launch: Launch) -> None:
-        """As Triton does: with the kernel's name and stream, and what its `launch_metadata` says."""
+        """With the kernel's name and stream, and what its `launch_metadata` says."""
         from tilejit.compat.triton.runtime.driver import driver
 
         stream = driver.active.get_current_stream() if launch.stream is None else launch.stream

@@ -1,4 +1,4 @@
-"""`triton._filecheck`: tests that compare Triton's intermediate text; here their kernels are only built."""
+"""Tests that compare Triton's intermediate text; here their kernels are only built."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,6 @@ from tilejit.frontend import build
 
 
 def run_parser(kernel_fn: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None, target: Any = None) -> Any:
-    """The tile IR of a kernel, as it leaves the frontend."""
     plan, flat = kernel_fn._bound(args, kernel_fn._options(dict(kwargs or {})))
     return build(kernel_fn.source, kernel_fn.describe(plan, flat, typed=True), kernel_fn.options(plan, flat))
 

@@ -1,4 +1,3 @@
-"""`triton._internal_testing`: what Triton's own tests share."""
 from __future__ import annotations
 
 import os
@@ -54,7 +53,7 @@ supports_tma = supports_ws = is_hopper_or_newer
 
 
 def __getattr__(name: str) -> Any:
-    """Other chips, and modes of Triton's test runner: `is_hip_...`, `is_xpu_...`, `is_blackwell`, ...: never."""
+    """Other chips, and modes of Triton's test runner: `is_hip_...`, `is_blackwell`, ...: never."""
     if re.match(r"(is|supports)_\w+$", name):
         return lambda: False
     raise AttributeError(name)

@@ -22,7 +22,7 @@ _PLAIN: dict[str, Any] = {"CONSTEXPR_0": constexpr(0), "tuple": tuple, **dict.fr
 
 
 class Missing:
-    """Stands for a name of Triton's language that tilejit lacks: it may be mentioned, not used."""
+    """It may be mentioned, not used."""
 
     def __init__(self, name: str):
         self.name = name
@@ -32,8 +32,7 @@ class Missing:
 
 
 def find(module: str, name: str, *first: str) -> Any:
-    """What `name` is in tilejit; the modules `first` are asked before others. Raises AttributeError, as `module`
-    would."""
+    """The modules `first` are asked before others. Raises AttributeError, as `module` would."""
     if not name.startswith("__"):
         wanted = _RENAMED.get(name, name)
         for place in (*first, *_PLACES):

@@ -1,4 +1,3 @@
-"""Functions called in processes of their own, whose device may fail (`triton._internal_testing`)."""
 from __future__ import annotations
 
 import multiprocessing
@@ -16,8 +15,6 @@ from tilejit.compat.triton._alias import install
 
 @dataclass
 class ProcessResult:
-    """What a function raised, and what its process wrote to stderr."""
-
     exc: BaseException | None
     driver_stderr_output: str
 
@@ -48,8 +45,8 @@ def _synchronize() -> None:
 
 def run_in_process(client_fn: Callable[..., Any], args: tuple = (), kwargs: Mapping[str, Any] | None = None,
                    env: Mapping[str, str] | None = None) -> ProcessResult:
-    """Call a function, which can be pickled, in a new process. Raises TimeoutError after $TRITON_TEST_PROCESS_TIMEOUT
-    seconds, RuntimeError if the process ended without a result."""
+    """Call a function, which can be pickled. Raises TimeoutError after $TRITON_TEST_PROCESS_TIMEOUT seconds,
+    RuntimeError if the process ended without a result."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     limit = os.environ.get("TRITON_TEST_PROCESS_TIMEOUT")

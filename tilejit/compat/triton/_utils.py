@@ -1,4 +1,3 @@
-"""`triton._utils`: what other packages use of it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,8 +11,8 @@ def is_power_of_two(x: int) -> bool:
 
 
 def validate_block_shape(shape: Sequence[int]) -> int:
-    """The number of elements of a tile. Raises TypeError for sizes that are no integers, ValueError for no powers of
-    two and for too many elements."""
+    """The elements of a tile. Raises TypeError for sizes that are no integers, ValueError for no powers of two and for
+    too many."""
     numel = 1
     for i, d in enumerate(shape):
         if not isinstance(d, int):

@@ -1,6 +1,6 @@
-"""`triton.knobs`: settings in groups, read from Triton's environment variables, and the hooks.
+"""Settings in groups, read from Triton's environment variables, and the hooks.
 
-A setting that tilejit has too is handed on: setting it sets tilejit's variable as well. The others have no effect.
+Setting what tilejit has too sets tilejit's variable as well. The others have no effect.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ propagate_env = True
 
 
 class env_base:
-    """A setting of a group: `key` is its variable of the environment, `ours` tilejit's variable for the same."""
+    """`key`: its variable of the environment, `ours`: tilejit's for the same."""
 
     def __init__(self, key: str, default: Any = None, ours: str = ""):
         self.key, self.default, self.ours = key, default, ours

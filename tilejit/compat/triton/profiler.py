@@ -1,4 +1,4 @@
-"""`triton.profiler`: programs that mark what they measure run; measuring is left to other tools."""
+"""Programs that mark what they measure run; measuring is left to other tools."""
 from __future__ import annotations
 
 import warnings
@@ -8,7 +8,6 @@ from typing import Any
 
 
 def start(name: str | None = None, **options: Any) -> int:
-    """Says what measures in its place; the number of a session."""
     warnings.warn("tilejit does not write Proton's profiles: use nsys or ncu (TILEJIT_NVTX=1 names launches), or "
                   "tilejit's own `benchmark`", stacklevel=2)
     return 0

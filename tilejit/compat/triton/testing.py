@@ -1,4 +1,3 @@
-"""`triton.testing`: timing, comparing, and tables of measurements."""
 from __future__ import annotations
 
 import gc
@@ -23,7 +22,7 @@ _MODES: dict[str, Callable[[list[float]], Any]] = {
 
 def do_bench(fn: Callable[[], Any], warmup: float = 25, rep: float = 100, grad_to_none: Any = None,
              quantiles: Sequence[float] | None = None, return_mode: str = "mean") -> Any:
-    """Milliseconds of a call; see `tilejit.testing.do_bench`. On the CPU: of one call, by the clock on the wall."""
+    """See `tilejit.testing.do_bench`. On the CPU: one call, by the clock on the wall."""
     if default_target() == "cuda":
         return _testing.do_bench(fn, warmup, rep, grad_to_none, quantiles, return_mode)
     began = time.perf_counter()
@@ -67,7 +66,7 @@ def do_bench_cudagraph(fn: Callable[[], Any], rep: float = 20, grad_to_none: Any
 
 @contextmanager
 def cuda_graph_without_gc(*args: Any, **kwargs: Any) -> Iterator[Any]:
-    """`torch.cuda.graph(...)`, while which Python collects no garbage: unloading a kernel would break the capture."""
+    """`torch.cuda.graph(...)`, while which no garbage is collected: unloading a kernel would break the capture."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -88,7 +87,7 @@ def _summary(times: list[float], quantiles: Sequence[float] | None, mode: str) -
 
 
 def assert_close(x: Any, y: Any, atol: float | None = None, rtol: float | None = None, err_msg: str = "") -> None:
-    """Raise AssertionError unless every element of x is within `atol` + `rtol` * |y| of y's; NaNs match NaNs."""
+    """Every element of x must be within `atol` + `rtol` * |y| of y's; NaNs match NaNs."""
     a, b = (np.asarray(v.detach().cpu().float().numpy() if hasattr(v, "detach") else v) for v in (x, y))
     np.testing.assert_allclose(a, b, atol=_bound(atol, a), rtol=_bound(rtol, a, 0.0), equal_nan=True, err_msg=err_msg)
 

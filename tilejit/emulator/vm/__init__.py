@@ -1,1 +1,0 @@
-"""The numba-compiled virtual machine: one program that executes any decoded PTX kernel."""

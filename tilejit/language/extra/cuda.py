@@ -1,4 +1,3 @@
-"""What only NVIDIA's GPUs have: special registers, programmatic dependent launch, and CUDA's math library."""
 from __future__ import annotations
 
 from typing import Any
@@ -41,7 +40,7 @@ def num_warps(*, _b: KernelBuilder) -> int:
 
 @builtin
 def gdc_wait(*, _b: KernelBuilder) -> None:
-    """Wait for the kernel ahead in the stream and its writes, where this one was launched to begin before its end."""
+    """Wait for the kernel ahead in the stream and its writes, where this one may begin before its end."""
     _grid_dependency(_b, "wait")
 
 

@@ -1,1 +1,0 @@
-"""`triton._C`: what programs take from Triton's compiled part."""

@@ -1,4 +1,4 @@
-"""`triton._C.libtriton`: cuBLAS, with which programs compare their products; torch calls it here."""
+"""cuBLAS, with which programs compare their products; torch calls it here."""
 from __future__ import annotations
 
 import sys
@@ -13,7 +13,7 @@ class CublasLt:
         self.workspace = workspace
 
     def matmul(self, a: Any, b: Any, c: Any) -> None:
-        """Overwrite c [M, N] by a [M, K] @ b [N, K] transposed; torch tensors of one dtype, fp16, fp32 or fp8e4nv."""
+        """Overwrite c [M, N] by a [M, K] @ b [N, K] transposed; of one dtype, fp16, fp32 or fp8e4nv."""
         self.gemm(a, b, None, c, 1.0, 0.0)
 
     def gemm(self, a: Any, b: Any, d: Any, c: Any, alpha: float, beta: float) -> None:

@@ -1,4 +1,3 @@
-"""`triton.backends`: one, for NVIDIA's GPUs."""
 from __future__ import annotations
 
 from types import SimpleNamespace

@@ -1,4 +1,3 @@
-"""`triton.backends.compiler`: what a target is."""
 from tilejit.compat.triton.runtime.driver import GPUTarget
 
 __all__ = ["GPUTarget"]

@@ -1,4 +1,3 @@
-"""`triton.compiler`."""
 from tilejit.compat.triton.compiler import compiler, errors
 from tilejit.compat.triton.compiler.compiler import ASTSource, CompiledKernel, compile
 from tilejit.compat.triton.compiler.errors import CompilationError, CompileTimeAssertionFailure

@@ -1,4 +1,3 @@
-"""`triton.compiler.compiler`: compiled kernels under Triton's names, and compiling without arguments."""
 from __future__ import annotations
 
 import os
@@ -40,7 +39,7 @@ class Metadata(Mapping[str, Any]):
 
 
 class CompiledKernel:
-    """One specialisation of a kernel: what Triton shows of it, over tilejit's own (`compiled`)."""
+    """What Triton shows of a kernel, over tilejit's own (`compiled`)."""
 
     def __init__(self, compiled: Compiled, fn: JITFunction | None, info: Mapping[str, Any]):
         self.compiled, self.fn, self.hash, self.info = compiled, fn, info["key"], info
@@ -94,7 +93,7 @@ class CompiledKernel:
 
 @dataclass
 class ASTSource:
-    """A kernel and the types of its arguments, to be compiled without arrays or a GPU."""
+    """To be compiled without arrays or a GPU."""
 
     fn: JITFunction
     signature: Mapping[str, str]

@@ -1,4 +1,3 @@
-"""`triton.compiler.errors`, and errors with the place in the kernel's own lines, as Triton's users know them."""
 from __future__ import annotations
 
 import linecache

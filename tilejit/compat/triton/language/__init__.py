@@ -1,4 +1,3 @@
-"""`triton.language`: tilejit's tile language, with the names of Triton's submodules."""
 from __future__ import annotations
 
 from types import ModuleType
@@ -11,7 +10,7 @@ globals().update({k: v for k, v in vars(_language).items() if not k.startswith("
 
 
 class range(_language.range):
-    """tilejit's, but for Triton's default `warp_specialize=False`, which asks for nothing: the scheduler decides."""
+    """Triton's default `warp_specialize=False` asks for nothing: the scheduler decides."""
 
     def __init__(self, *args: Any, warp_specialize: Any = None, **options: Any):
         asked = getattr(warp_specialize, "value", warp_specialize)

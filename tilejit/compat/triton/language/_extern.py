@@ -1,5 +1,5 @@
-"""Functions of authors that call bitcode by symbol (`triton.language.core.extern_elementwise`): those of CUDA's math
-library are found by their names, others cannot be linked."""
+"""Functions of authors that call bitcode by symbol: those of CUDA's math library are found by their names, others
+cannot be linked."""
 from __future__ import annotations
 
 import re
@@ -17,8 +17,7 @@ extern = builtin
 @builtin
 def extern_elementwise(lib_name: str, lib_path: str, args: Any, arg_type_symbol_dict: Any, is_pure: bool = True, *,
                        _b: KernelBuilder) -> tensor:
-    """The function whose symbol the table has for the arguments' types, element by element; arguments of other types
-    are promoted to one that it has."""
+    """The function whose symbol the table has for the arguments' types, to one of which others are promoted."""
     xs = sem.broadcast(_b, *(to_tensor(_b, a) for a in args))
     found = arg_type_symbol_dict.get(tuple(x.elem for x in xs))
     if found is None and xs:
@@ -36,7 +35,7 @@ def extern_elementwise(lib_name: str, lib_path: str, args: Any, arg_type_symbol_
 
 
 def _function(symbol: str) -> Any:
-    """The function of libdevice behind `__nv_powf` and the like: names end with f for fp32, begin with ll for int64."""
+    """Of libdevice, behind `__nv_powf` and the like: names end with f for fp32, begin with ll for int64."""
     name = symbol.removeprefix("__nv_")
     for text in (name, re.sub("f$", "", name), re.sub("^(f|ll|u|ul)", "", name), re.sub("^f|f$", "", name)):
         if symbol.startswith("__nv_") and hasattr(libdevice, text):

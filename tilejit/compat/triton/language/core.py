@@ -1,4 +1,4 @@
-"""`triton.language.core`: tilejit does not divide the language so; every name is found here."""
+"""Every name of the language is found here."""
 from __future__ import annotations
 
 from typing import Any

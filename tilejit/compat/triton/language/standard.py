@@ -1,4 +1,4 @@
-"""`triton.language.standard`, `.random` and `.semantic`, which are one here: every name is found in it."""
+"""Also `.random` and `.semantic`: every name is found here."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +12,7 @@ globals().update({k: v for k, v in vars(_language).items() if not k.startswith("
 
 @ConstexprFunction
 def _log2(i: int) -> int:
-    """Of a power of two; packages write their own sorts with it."""
+    """For packages that write their own sorts."""
     return i.bit_length() - 1
 
 

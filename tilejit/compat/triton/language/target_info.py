@@ -1,4 +1,3 @@
-"""`triton.language.target_info`: questions about the chip that a kernel is compiled for."""
 from __future__ import annotations
 
 import re

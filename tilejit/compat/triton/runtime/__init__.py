@@ -1,4 +1,3 @@
-"""`triton.runtime`."""
 from tilejit.compat.triton.runtime import autotuner, cache, driver, errors, interpreter, jit
 from tilejit.compat.triton.runtime.autotuner import Autotuner, Config, Heuristics, autotune, heuristics
 from tilejit.compat.triton.runtime.errors import InterpreterError, OutOfResources

@@ -1,4 +1,3 @@
-"""`triton.AsyncCompileMode`: kernels that are warmed up inside it are compiled by an executor's threads."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,3 @@
-"""`triton.runtime.cache`: files of compiled kernels, in folders by key."""
 from __future__ import annotations
 
 import json
@@ -34,7 +33,7 @@ class FileCacheManager(CacheManager):
         return str(Path(self.cache_dir, filename)) if self.has_file(filename) else None
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
-        """Write a file, whole or not at all; returns its path."""
+        """Whole or not at all; returns the path."""
         path = Path(self.cache_dir, filename)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -67,7 +66,7 @@ class RemoteCacheBackend:
 
 
 class RemoteCacheManager(FileCacheManager):
-    """Files that a backend (`knobs.cache.remote_manager_class`) has, with copies here."""
+    """With copies here; the backend is `knobs.cache.remote_manager_class`."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False):
         super().__init__(key, override, dump)

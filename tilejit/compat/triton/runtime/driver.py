@@ -1,7 +1,4 @@
-"""`triton.runtime.driver`: the device that kernels run on, asked through `driver.active`.
-
-Without a GPU the answers are those of the chip that the emulator is: an H200 of compute capability 9.0.
-"""
+"""The device that kernels run on, asked through `driver.active`; without a GPU an H200, which the emulator is."""
 from __future__ import annotations
 
 import sys
@@ -123,5 +120,5 @@ driver = _Driver()
 
 
 def __getattr__(name: str) -> Any:
-    """The module answers as the object of its name does: Triton has the one under the name of the other."""
+    """`driver` is the module and the object in it."""
     return getattr(driver, name)

@@ -1,4 +1,3 @@
-"""`triton.runtime.errors`: what a launch may raise."""
 from __future__ import annotations
 
 from tilejit.errors import AssemblyError as PTXASError

@@ -1,4 +1,3 @@
-"""What Triton's hooks are told of a compilation."""
 from __future__ import annotations
 
 import json

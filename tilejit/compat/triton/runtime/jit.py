@@ -1,4 +1,4 @@
-"""`triton.runtime.jit`: a kernel of tilejit with the attributes, hooks and caches of Triton's JITFunction."""
+"""A kernel of tilejit with the attributes, hooks and caches of Triton's JITFunction."""
 from __future__ import annotations
 
 import inspect
@@ -47,8 +47,7 @@ type_canonicalisation_dict = {
 
 
 def _readable(value: Any) -> bool:
-    """What a kernel of Triton's may read from its surroundings by name: `tl.constexpr`s, types and named tuples; a knob
-    allows others."""
+    """By name: `tl.constexpr`s, types and named tuples; a knob allows others."""
     return isinstance(value, (constexpr, DType, Ptr)) or hasattr(value, "_fields") \
         or knobs.compilation.allow_non_constexpr_globals
 
@@ -77,7 +76,7 @@ class KernelParam:
 
 
 class _Compiled(MutableMapping[str, Any]):
-    """The compiled kernels of a JITFunction (or those to come), by key; what is taken out is compiled anew."""
+    """By key, those to come too; what is taken out is compiled anew."""
 
     def __init__(self, fn: JITFunction):
         self.fn, self.found = fn, dict[str, Any]()
@@ -123,7 +122,7 @@ class JITCallable:
 
 
 def _known(fn: Callable[..., Any], given: Iterable[int | str] | None) -> tuple[int | str, ...]:
-    """The parameters among `given`: Triton passes over names that the kernel does not have."""
+    """Triton passes over names that the kernel does not have."""
     names = inspect.signature(fn).parameters
     return tuple(n for n in given or () if (n < len(names) if isinstance(n, int) else n in names))
 
@@ -221,7 +220,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return self.source.tree
 
     def repr(self, specialization: Any = None) -> str:
-        """The kernel's name, or what the `repr` of its decorator makes of a specialisation."""
+        """Or what the `repr` of its decorator makes of a specialisation."""
         return self._repr(specialization) if self._repr else f"{self.module}.{self.__qualname__}"
 
     def add_pre_run_hook(self, hook: Callable[..., Any]) -> None:
@@ -352,7 +351,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return self.handles.get(id(compiled), compiled)
 
     def forget(self) -> None:
-        """Compile everything anew from now on (or find it on disk)."""
         self.seen_edits, self.hash = _EDITS[0], None
         self.unlearn()
         self.entries.clear()

@@ -1,4 +1,3 @@
-"""Arguments that are no arrays themselves: an array under another element type, and what only has a type."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,1 +1,0 @@
-"""`triton.tools`."""

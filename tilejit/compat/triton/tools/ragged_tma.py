@@ -1,9 +1,9 @@
-"""`triton.tools.ragged_tma`: runs of rows of one tensor as tensors of their own, whose ends TMA respects.
+"""Runs of rows of one tensor as tensors of their own, whose ends TMA respects.
 
-The descriptor's dimension of rows has 2**30 of them, of which a run takes the last ones: row r of a run of n rows is
-row 2**30 - n + r, so that what lies behind the run is neither read nor written. Two dimensions ahead, of blocks of one,
-bring the address back: the first one's stride times 2**30 is minus 2**30 rows (and 2**64 elements, which leave the 64
-bits of an address), the second one moves to the end of the run.
+The descriptor has 2**30 rows, of which a run takes the last ones: row r of a run of n rows is row 2**30 - n + r, so
+that what lies behind the run is neither read nor written. Two dimensions ahead, of blocks of one, bring the address
+back: the first one's stride times 2**30 is minus 2**30 rows (and 2**64 elements, which leave the 64 bits of an
+address), the second one moves to the end of the run.
 """
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ ROWS = constexpr(1 << 30)
 
 
 def create_ragged_descriptor(T: Any, block_shape: list[int], ragged_dim: int = 0) -> TensorDescriptor:
-    """Of a tensor of two or three dimensions, runs of which lie along `ragged_dim`, not the last one. Raises ValueError
-    for others."""
+    """For runs along `ragged_dim`, not the last of two or three dimensions. Raises ValueError for others."""
     rank, shape = T.dim(), list(T.shape)
     at = ragged_dim % rank if -rank <= ragged_dim < rank else rank
     if not 2 <= rank <= 3 or at >= rank - 1 or len(block_shape) != rank or shape[at] > ROWS.value:

@@ -1,4 +1,3 @@
-"""`triton.language.extra`: what only NVIDIA's GPUs have."""
 from tilejit.compat.triton.language.extra import cuda, libdevice
 
 #: parts of Triton for other makers' GPUs

@@ -1,4 +1,4 @@
-"""`triton.language.extra.libdevice`, by its older names too: functions of CUDA's math library."""
+"""By its older names too."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,3 @@
-"""`triton.language.extra.cuda`: what only NVIDIA's GPUs have."""
 from __future__ import annotations
 
 from typing import Any
