@@ -229,29 +229,3 @@ def _cp_async(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
     if isinstance(fourth, Not) or isinstance(index, int) and d.entry.registers[index][1] == "pred":
         mods = {**mods, "ignore-src": "ignore-src"}
     d.external(ins, form, mods)
-
-
-@decodes("bar.sync", "bar.arrive", "bar.red.popc.u32", "bar.red.pred", "barrier.sync", "barrier.arrive",
-         "bar.warp.sync", "barrier.cluster.arrive", "barrier.cluster.wait",
-         "mbarrier.init.b64", "mbarrier.inval.b64", "mbarrier.arrive.b64", "mbarrier.arrive.noComplete.b64",
-         "mbarrier.arrive.expect_tx.b64", "mbarrier.arrive_drop.b64", "mbarrier.arrive_drop.expect_tx.b64",
-         "mbarrier.expect_tx.b64", "mbarrier.complete_tx.b64", "mbarrier.test_wait.b64",
-         "mbarrier.test_wait.parity.b64", "mbarrier.try_wait.b64", "mbarrier.try_wait.parity.b64",
-         "mbarrier.pending_count.b64",
-         "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all",
-         "cp.async.mbarrier.arrive.b64", "cp.async.bulk.global.mbarrier::complete_tx::bytes",
-         "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
-         "cp.async.bulk.global.shared::cta.bulk_group", "cp.reduce.async.bulk.global.shared::cta.bulk_group",
-         "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
-         "cp.async.bulk.tensor.global.mbarrier::complete_tx::bytes",
-         "cp.async.bulk.tensor.global.shared::cta.bulk_group",
-         "cp.reduce.async.bulk.tensor.global.shared::cta.bulk_group", "cp.async.bulk.prefetch.tensor.L2.global",
-         "cp.async.bulk.commit_group",
-         "cp.async.bulk.wait_group", "st.async.mbarrier::complete_tx::bytes",
-         "red.async.mbarrier::complete_tx::bytes", "fence.proxy.tensormap::generic.acquire",
-         "tensormap.replace.tile.b1024",
-         "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.sync.aligned",
-         "wgmma.commit_group.sync.aligned", "wgmma.wait_group.sync.aligned", "wgmma.mma_async.sync.aligned",
-         "nanosleep.u32", "setmaxnreg.sync.aligned.u32")
-def _external(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
-    d.external(ins, form, mods)
