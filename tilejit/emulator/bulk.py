@@ -12,7 +12,6 @@ from tilejit.emulator.tiles import read_shared, reduce_values
 
 # -- one-dimensional bulk copies --------------------------------------------------------------------------
 def bulk_size(c: Cluster, s: Site, count: int) -> int:
-    """Bulk copies are multiples of 16 bytes."""
     if count % 16 or count == 0:
         raise c.stop("misaligned", f"a bulk copy of {count} bytes is not a positive multiple of 16", s)
     return count

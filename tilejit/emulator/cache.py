@@ -8,7 +8,6 @@ from pathlib import Path
 
 
 def directory() -> Path:
-    """$TILEJIT_CACHE_DIR, else $XDG_CACHE_HOME/tilejit, else ~/.cache/tilejit."""
     own = os.environ.get("TILEJIT_CACHE_DIR")
     if own:
         return Path(own)
@@ -17,7 +16,6 @@ def directory() -> Path:
 
 
 def load_machine() -> None:
-    """Import the virtual machine, compiled now or read from the cache."""
     import sys
 
     if "tilejit.emulator.vm.run" in sys.modules:

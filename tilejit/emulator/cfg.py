@@ -36,7 +36,6 @@ def reconvergence(count: int, targets: dict[int, tuple[int, ...]], exits: set[in
 
 
 def _post_dominators(successors: list[list[int]], exit_node: int) -> list[int]:
-    """-1 if no path leads to the exit."""
     predecessors: list[list[int]] = [[] for _ in range(exit_node + 1)]
     for i, outs in enumerate(successors):
         for o in outs:

@@ -60,7 +60,6 @@ def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], b
 
 
 def store_op(c: Cluster, s: Site, lane: int, kind: str, read: Any, write: Any) -> None:
-    """Start a store; it joins the lane's open bulk group."""
     op = AsyncOp(c.launch.next_op(), kind, [], [("bulk", s.warp)])
     held: list[np.ndarray] = []
 

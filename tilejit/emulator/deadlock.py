@@ -29,7 +29,6 @@ def give_up(c: Cluster) -> bool:
 
 
 def deadlock(c: Cluster) -> Finding | None:
-    """One line a waiting warp; None if a wait can give up."""
     if give_up(c):
         return None
     waiting: list[Waiter] = []

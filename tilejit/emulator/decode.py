@@ -103,8 +103,6 @@ def width_of(kind: str) -> int:
 
 @dataclass
 class Decoder:
-    """Builds the rows of one entry."""
-
     module: Module
     entry: Entry
     rows: list[list[int]] = field(default_factory=list)
@@ -221,7 +219,6 @@ class Decoder:
         return int(np.array(value, np.float64).astype(np.float32).view(np.uint32))
 
     def dest(self, operand: Operand) -> int:
-        """The register of a destination; the sink for `_`."""
         if isinstance(operand, Reg):
             return operand.index
         if operand == Sym("_"):
@@ -235,20 +232,17 @@ class Decoder:
         return self.dest(operand), self.sink
 
     def predicate(self, operand: Operand) -> tuple[int, int]:
-        """Its register, and flag NEGATED if it is negated."""
         if isinstance(operand, Not):
             return self.source(operand.operand, "pred"), k.NEGATED
         return self.source(operand, "pred"), 0
 
     def address(self, operand: Operand) -> Address:
-        """`[base + offset]`."""
         if not isinstance(operand, Mem):
             raise EmulatorError(f"expected an address, found {operand}")
         return Address(self.source(operand.base), operand.offset,
                        tuple(self.source(c, "b32") for c in operand.coords))
 
     def space(self, name: str, base: Operand) -> int:
-        """A variable's own when the instruction names none."""
         if isinstance(base, Mem):
             base = base.base
         if not name:
@@ -278,7 +272,6 @@ class Decoder:
             sub, fmt, flags, imm, target, reconv, *pool])
 
     def external(self, ins: Instruction, form: isa.Form, mods: dict[str, str], traced: bool = False) -> None:
-        """`traced` ones only happen when somebody listens."""
         kinds = form.operands.replace("?", "")
         operands: list[Any] = []
         for kind, operand in zip(kinds, ins.operands):

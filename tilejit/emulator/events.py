@@ -183,8 +183,6 @@ class Listener:
 
 
 class FanOut(Listener):
-    """Several listeners as one."""
-
     def __init__(self, listeners: Sequence[Listener]):
         self.listeners = tuple(listeners)
         self.accesses = any(listener.accesses for listener in self.listeners)
@@ -213,7 +211,6 @@ for _name in [n for n, method in vars(Listener).items() if callable(method) and 
 
 
 def fan_out(listeners: Listener | Sequence[Listener] | None) -> Listener | None:
-    """None for none, so that nothing is collected."""
     if listeners is None or isinstance(listeners, Listener):
         return listeners
     return FanOut(listeners) if len(listeners) > 1 else next(iter(listeners), None)

@@ -17,8 +17,6 @@ Launch = Callable[[str, int, "Listener | None"], Report]
 
 @dataclass(frozen=True)
 class Run:
-    """One schedule and what it found, differences of results too."""
-
     policy: str
     seed: int
     report: Report
@@ -26,8 +24,6 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Findings of one kind at one place, where it was seen first, in how many runs."""
-
     finding: Finding
     policy: str
     seed: int
@@ -44,7 +40,6 @@ class Exploration:
 
     @property
     def ok(self) -> bool:
-        """No run found anything and all results agree."""
         return not any(run.report.findings for run in self.runs)
 
     @property
@@ -53,7 +48,6 @@ class Exploration:
 
     @property
     def groups(self) -> list[Group]:
-        """By kind and place, in the order in which they were first seen."""
         first: dict[tuple[str, int], tuple[Finding, Run]] = {}
         seen: dict[tuple[str, int], list[int]] = {}
         for number, run in enumerate(self.runs):
@@ -64,7 +58,6 @@ class Exploration:
         return [Group(f, run.policy, run.seed, len(set(seen[key])), len(seen[key])) for key, (f, run) in first.items()]
 
     def check(self) -> Exploration:
-        """Raise EmulatorError with the whole report if there is a finding."""
         if not self.ok:
             raise EmulatorError(str(self))
         return self
@@ -136,7 +129,6 @@ def _restore(memory: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> None
 
 
 def difference(a: np.ndarray, b: np.ndarray, tolerance: float) -> str:
-    """In words; "" when they agree."""
     width = a.dtype.itemsize
     bits_a, bits_b = (np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(-1, width) for x in (a, b))
     wrong = (bits_a != bits_b).any(1)

@@ -32,7 +32,6 @@ def flags_of(mods: Mods) -> int:
 
 def integer(d: Decoder, ins: Instruction, sub: int, kind: str, flags: int = 0, imm: int = 0,
             kinds: tuple[str, ...] = ()) -> None:
-    """Destination and up to four sources of type `kind` (or `kinds`)."""
     sources = ins.operands[1:]
     regs = [d.source(o, kinds[i] if i < len(kinds) else kind) for i, o in enumerate(sources)]
     regs += [d.zero] * (4 - len(regs))

@@ -217,7 +217,6 @@ def _policy(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 @decodes("membar", "membar.proxy", "fence", "fence.mbarrier_init.release.cluster", "fence.proxy",
          "fence.proxy.tensormap::generic.release", "griddepcontrol", "wgmma.fence.sync.aligned")
 def _traced(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
-    """Ordering: only listeners are told."""
     d.external(ins, form, mods, traced=True)
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 class Stop(Exception):
-    """A finding after which the launch cannot go on."""
-
     def __init__(self, finding: Finding):
         super().__init__(str(finding))
         self.finding = finding
@@ -34,8 +32,6 @@ class Stop(Exception):
 
 @dataclass(frozen=True)
 class Tools:
-    """What a cluster is driven with."""
-
     run: Callable[[np.ndarray, int, int], int]
     execute: dict[str, Callable[..., Any]]
     deadlock: Callable[[Cluster], Finding | None]
@@ -57,8 +53,6 @@ class Waiter:
 
 @dataclass(eq=False)
 class AsyncOp:
-    """`after` are operations that must be done before."""
-
     number: int
     kind: str
     steps: list[Callable[[], None]]
@@ -85,8 +79,6 @@ class WarpState:
 
 
 class Cluster:
-    """The state of one cluster (one CTA when there are no clusters)."""
-
     def __init__(self, launch: Launch, ctas: list[int], rng: random.Random):
         self.tools = launch.tools
         self.launch, self.ctas, self.rng = launch, ctas, rng
@@ -153,7 +145,6 @@ class Cluster:
         return WarpId(self.ctas[warp // self.warps_per_cta], warp % self.warps_per_cta)
 
     def warp_name(self, warp: int) -> str:
-        """`CTA 3 warp 0 (load)`."""
         cta, index = self.agent(warp)
         role = self.program.role(index)
         return f"CTA {cta} warp {index}" + (f" ({role})" if role else "")
@@ -164,11 +155,9 @@ class Cluster:
                        tuple(self.warp_name(w) for w in warps), self.launch.seed)
 
     def report(self, kind: str, message: str, s: Site) -> None:
-        """Note a finding and go on."""
         self.launch.report.findings.append(self.finding(kind, message, s.pc, (s.warp,)))
 
     def stop(self, kind: str, message: str, s: Site) -> Stop:
-        """A finding to raise."""
         return Stop(self.finding(kind, message, s.pc, (s.warp,)))
 
     # -- operands ------------------------------------------------------------------------------------
@@ -179,12 +168,10 @@ class Cluster:
         return self.value(s.warp, operand.base, lane) + operand.offset
 
     def addresses(self, s: Site, at: Address) -> list[tuple[int, int]]:
-        """(lane, address) of every active lane."""
         column = self.regs[s.warp, at.base]
         return [(lane, int(column[lane]) + at.offset) for lane in lanes_of(s.mask)]
 
     def address_groups(self, s: Site, at: Address, also: int | None = None) -> list[tuple[list[int], int]]:
-        """(lanes, address) of active lanes with the same address and the same value in `also`."""
         lanes = lanes_of(s.mask)
         columns = [self.regs[s.warp, at.base]] + ([] if also is None else [self.regs[s.warp, also]])
         if len(lanes) == 1 or len(lanes) == 32 and all((col == col[0]).all() for col in columns):
@@ -244,14 +231,12 @@ class Cluster:
 
     # -- asynchronous operations ---------------------------------------------------------------------
     def start(self, op: AsyncOp) -> None:
-        """Performed at once under the eager policy."""
         self.inflight.append(op)
         if self.policy.early(op):
             while not op.done:
                 self.advance(op)
 
     def advance(self, op: AsyncOp) -> None:
-        """Carry out the next step, after all that it must follow."""
         for earlier in op.after:
             while not earlier.done:
                 self.advance(earlier)
@@ -308,7 +293,6 @@ class Cluster:
         return True
 
     def run_warp(self, warp: int, fuel: int) -> int:
-        """A turn of at most `fuel` instructions; returns why it ended."""
         self.st[k.ST_FUEL] = fuel
         while True:
             before = int(self.st[k.ST_EXECUTED])
@@ -381,7 +365,6 @@ class Cluster:
 
     # -- global memory -------------------------------------------------------------------------------
     def global_bytes(self, s: Site, address: int, size: int, write: bool = False) -> np.ndarray:
-        """A uint8 view of registered host memory."""
         for start, end, readonly in self.launch.ranges:
             if start <= address and address + size <= end:
                 if write and readonly:
@@ -391,7 +374,6 @@ class Cluster:
                         "array", s)
 
     def tell(self, warp: int, why: int) -> None:
-        """Hand the trace records to the listener, and how far the warp has come."""
         from tilejit.emulator.trace import deliver
 
         assert self.listener is not None

@@ -43,7 +43,6 @@ class MBarrier:
 
 
 def barrier_at(c: Cluster, s: Site, address: int) -> MBarrier:
-    """The initialised mbarrier at a shared address."""
     place = c.shared_place(s, address, 8, 8)
     found = c.mbarriers.get(place)
     if found is None:
@@ -53,7 +52,6 @@ def barrier_at(c: Cluster, s: Site, address: int) -> MBarrier:
 
 
 def complete_if_done(c: Cluster, b: MBarrier) -> None:
-    """Advance the phase when nothing is missing, and wake who waits."""
     if b.pending == 0 and b.tx == 0:
         finished = b.phase
         b.phase += 1
@@ -120,7 +118,6 @@ def token(b: MBarrier) -> int:
 
 def _arrivals(c: Cluster, s: Site, e: External, at: Address, count_reg: int | None, expect_reg: int | None,
               drop: bool) -> None:
-    """Lanes with one address arrive together."""
     dest = e.operands[0]
     for lanes, address in c.address_groups(s, at):
         b = barrier_at(c, s, address)

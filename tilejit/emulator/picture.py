@@ -18,15 +18,12 @@ _UNITS = {"load": "loads in flight", "tensor core": "tensor cores", "store": "st
 
 @dataclass(frozen=True)
 class Track:
-    """Spans of one warp, or of one unit (one stage of it), that do not overlap."""
-
     title: str
     spans: tuple[Span, ...]
     height: float = 1.0
 
 
 def tracks(spans: Sequence[Span], roles: dict[int, str], warps: Sequence[int]) -> list[Track]:
-    """Copies' issuers, copies by stage, who multiplies, tensor cores, stores."""
     by_lane: dict[tuple[int, str, int], list[Span]] = {}
     multiplies = {s.lane for s in spans if s.kind == "epilogue" or s.name == "wgmma"}
     for s in spans:
@@ -52,7 +49,6 @@ def tracks(spans: Sequence[Span], roles: dict[int, str], warps: Sequence[int]) -
 
 
 def representatives(spans: Sequence[Span], roles: dict[int, str]) -> list[int]:
-    """For each role of a warpgroup the warp that does the most."""
     busy: dict[int, int] = {}
     for s in spans:
         if isinstance(s.lane, int):
@@ -63,7 +59,6 @@ def representatives(spans: Sequence[Span], roles: dict[int, str]) -> list[int]:
 
 
 def chrome_trace(spans: Sequence[Span], roles: dict[int, str], title: str) -> dict[str, Any]:
-    """A process a CTA, a thread a row, a clock shown as a nanosecond."""
     events: list[dict[str, Any]] = []
     for cta in sorted({s.cta for s in spans}):
         mine = [s for s in spans if s.cta == cta]
@@ -137,7 +132,6 @@ def draw(spans: Sequence[Span], roles: dict[int, str], title: str, path: Path,
 
 
 def _bar(axes: Any, s: Span, top: float, height: float, clocks: int) -> None:
-    """Full height for work, hatched for waits; named where there is room (of all `clocks`)."""
     colour = STAGES[s.stage % len(STAGES)] if s.stage >= 0 else OTHER
     pad = 0.08 * height
     width = s.end - s.start
@@ -160,7 +154,6 @@ def _bar(axes: Any, s: Span, top: float, height: float, clocks: int) -> None:
 
 
 def _texts(s: Span) -> list[str]:
-    """What may stand in a bar, the longest first."""
     if s.kind == "product":
         return [f"stage {s.stage}", str(s.stage)] if s.stage >= 0 else []
     if s.kind == "copy":

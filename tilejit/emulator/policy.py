@@ -27,29 +27,22 @@ _LOADS = frozenset({"tma_load", "bulk_load", "bulk_smem", "cp_async", "st_async"
 
 
 class RoundRobin:
-    """The base: nothing is late, nobody starves."""
-
     def __init__(self, seed: int):
         self.seed = seed
 
     def early(self, op: AsyncOp) -> bool:
-        """Whether an operation happens when it is issued."""
         return True
 
     def advances(self, c: Cluster) -> bool:
-        """Whether an operation in flight goes on before the next warp does."""
         return False
 
     def pick(self, c: Cluster) -> int:
-        """The next warp, of those that can run."""
         return c.runnable[0]
 
     def fuel(self, c: Cluster) -> int:
-        """Instructions until others get a turn."""
         return FUEL
 
     def choose(self, c: Cluster) -> AsyncOp:
-        """The operation in flight that goes on next."""
         return c.inflight[0]
 
     def impatient(self, c: Cluster) -> bool:
@@ -115,7 +108,6 @@ def starvable(program: Program, warps: int, ctas: int) -> list[tuple[int, ...]]:
 
 
 def make_policy(name: str, seed: int, program: Program, warps: int, ctas: int) -> RoundRobin:
-    """For `warps` warps a CTA and `ctas` CTAs a cluster."""
     if name == "random":
         return Random(seed)
     if name == "adversarial":

@@ -28,7 +28,6 @@ def _assertfail(c: Cluster, s: Site, e: External) -> None:
 
 @executes("call.uni")
 def _vprintf(c: Cluster, s: Site, e: External) -> None:
-    """The format lies in the module's variables, the values in each lane's local memory."""
     status, form, values = e.operands
     size = c.launch.program.decoded.local_bytes
     for lane in lanes_of(s.mask):

@@ -53,12 +53,10 @@ class Program:
         self._operands: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def line(self, pc: int) -> int:
-        """1-based; 0 past the end."""
         ins = self.entry.instructions
         return ins[pc].line if pc < len(ins) else 0
 
     def loc(self, pc: int) -> tuple[str, int] | None:
-        """The source (file, line) by its `.loc`."""
         ins = self.entry.instructions
         return ins[pc].loc if pc < len(ins) else None
 
@@ -96,7 +94,6 @@ class Program:
         return min(256, 65536 // max(most, 1) // 8 * 8)
 
     def barrier_name(self, pc: int, offset: int) -> str:
-        """The name that a comment beside mbarrier.init gives, else its address."""
         line = self.line(pc)
         for at in (line, line - 1):
             comment = self.entry.comments.get(at, "")
@@ -120,8 +117,6 @@ class Program:
 
 
 class Launch:
-    """What all clusters of a launch share."""
-
     def __init__(self, program: Program, grid: tuple[int, int, int], block: int | Sequence[int],
                  params: Sequence[bytes], shared_bytes: int, cluster: tuple[int, int, int],
                  memory: Sequence[np.ndarray], policy: str, seed: int, listener: Listener | None):
@@ -190,7 +185,6 @@ class Launch:
         return bank, size
 
     def _ranges(self) -> np.ndarray:
-        """(start, end, read-only) of every array."""
         rows = []
         variables = self.program.decoded.variables
         for a in [*self.memory, *([variables] if variables.size else [])]:
@@ -204,7 +198,6 @@ class Launch:
 
     # -- what a cluster asks for ---------------------------------------------------------------------
     def register_file(self, warps: int) -> np.ndarray:
-        """Poison, constants filled in."""
         if warps == self.warps:
             return self.template.copy()
         return np.tile(self.template, (warps // self.warps, 1, 1))
@@ -261,14 +254,12 @@ class Launch:
 
     # -- the run -------------------------------------------------------------------------------------
     def clusters(self) -> list[list[int]]:
-        """Linear CTA indices, in rank order."""
         gx, gy, gz = self.grid
         cx, cy, cz = self.cluster
         return [[x + dx + gx * (y + dy + gy * (z + dz)) for dz in range(cz) for dy in range(cy) for dx in range(cx)]
                 for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx)]
 
     def run(self, progress: Callable[[int, int], None] | None) -> Report:
-        """The first fatal finding ends the launch."""
         todo = self.clusters()
         total, done = len(todo), 0
         rng = random.Random(self.seed)

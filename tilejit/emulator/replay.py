@@ -59,8 +59,6 @@ class _Warp:
 
 
 class Replay:
-    """One pass over the recorder's actions, in the order of the clock; `spans` is the result."""
-
     def __init__(self, recorder: Recorder, rates: Rates):
         self.r, self.rates = recorder, rates
         self.spans: list[Span] = []
@@ -82,7 +80,6 @@ class Replay:
             self._push(w)
 
     def run(self) -> list[Span]:
-        """In order of lane and clock."""
         while self.heap:
             _, _, warp = heapq.heappop(self.heap)
             state, actions = self.warps[warp], self.r.warps[warp]
@@ -142,7 +139,6 @@ class Replay:
             state.mode = "run"
 
     def _drained(self, warp: WarpId, state: _Warp, action: Drain) -> None:
-        """All operations of a wait_group are known."""
         end = max((self.ends[o][0 if action.read_only else 1] for o in action.ops), default=0)
         if end > state.clock:
             name = {"wgmma": "wgmma", "bulk": "stores", "cp_async": "cp.async"}[action.kind]
@@ -163,7 +159,6 @@ class Replay:
 
     # -- gates and units ---------------------------------------------------------------------------------
     def _named(self, gate: Gate) -> tuple[str, int]:
-        """What to call a gate, and its pipeline stage."""
         at = gate.cta, gate.place
         plain = "cluster barrier" if gate.kind == "cluster" else \
             f"{gate.kind} {gate.place:#x}" if gate.kind == "mbarrier" else f"{gate.kind} {gate.place}"
@@ -180,7 +175,6 @@ class Replay:
                 self._push(warp)
 
     def _unit(self, cta: int, unit: str, clock: int, lasts: int) -> tuple[int, int]:
-        """(start, end) on a unit that does one thing at a time."""
         start = max(clock, self.free.get((cta, unit), 0))
         self.free[cta, unit] = start + lasts
         return start, start + lasts
@@ -207,7 +201,6 @@ class Replay:
             self._push(warp)
 
     def _bundle(self) -> None:
-        """The copies of one phase of a barrier are one span."""
         p = self.r.program
         for gate, parts in self.copies.items():
             pc, total = parts[0][2].pc, sum(op.bytes for _, _, op in parts)
@@ -218,7 +211,6 @@ class Replay:
 
 
 def merged(spans: list[Span]) -> list[Span]:
-    """Neighbouring spans that say the same become one."""
     out: list[Span] = []
     last: dict[tuple[int, int | str], int] = {}
     for s in sorted(spans, key=lambda s: (s.start, s.end)):

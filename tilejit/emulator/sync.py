@@ -24,7 +24,6 @@ class NamedBarrier:
 
 
 def needed(c: Cluster, cta: int, b: NamedBarrier) -> int:
-    """The given count, or all that have not exited."""
     if b.threads is not None:
         return b.threads // 32
     first = cta * c.warps_per_cta
@@ -65,7 +64,6 @@ def _arrive_named(c: Cluster, s: Site, e: External, number_at: int, waits: bool)
 
 
 def named_complete(c: Cluster, cta: int, number: int) -> None:
-    """Let the waiting warps go when enough have arrived."""
     b = c.named[cta, number]
     if not b.arrived or len(b.arrived) < needed(c, cta, b):
         return
@@ -123,7 +121,6 @@ def _bar_arrive(c: Cluster, s: Site, e: External) -> None:
 
 @executes("bar.warp.sync")
 def _warp_sync(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
-    """Waits until every live member lane has come."""
     members = c.value(s.warp, e.operands[0], lanes_of(s.mask)[0], 32) & int(c.live[s.warp])
     if c.listener is not None:
         c.listener.warp_sync(c.agent(s.warp), s.pc, s.mask)
@@ -144,7 +141,6 @@ def _warp_sync(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | No
 
 # -- clusters ---------------------------------------------------------------------------------------------
 def cluster_check(c: Cluster) -> None:
-    """Complete the cluster barrier when every live lane has arrived."""
     total = sum(bin(int(x)).count("1") for x in c.live)
     if c.cluster_lanes and c.cluster_lanes >= total:
         c.cluster_lanes = 0
@@ -236,7 +232,6 @@ def _fence(c: Cluster, s: Site, e: External) -> None:
 
 
 def warp_exited(c: Cluster, warp: int) -> None:
-    """Barriers without a count no longer expect the warp."""
     c.warp_states[warp].exited = True
     if c.listener is not None:
         c.listener.warp_exit(c.agent(warp))

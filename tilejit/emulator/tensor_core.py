@@ -26,8 +26,6 @@ _SWIZZLE = {0: (0, 0), 1: (7, 7), 2: (3, 7), 3: (1, 7)}          # mode -> (mask
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A 64-bit matrix descriptor, offsets in bytes."""
-
     start: int
     leading: int
     stride: int
@@ -75,7 +73,6 @@ def element_offsets(phase: int, leading: int, stride: int, mode: int, transposed
 
 @lru_cache(maxsize=4096)
 def element_chunks(*layout: Any) -> np.ndarray:
-    """The 16-byte chunks (offsets, each once) of `element_offsets` of the same arguments."""
     return np.unique(element_offsets(*layout) >> 4) << 4
 
 
@@ -177,7 +174,6 @@ def _mma(c: Cluster, s: Site, e: External) -> None:
 
 
 def own_registers(c: Cluster, s: Site, e: External, op: AsyncOp, keep: bool) -> None:
-    """The warp's accumulator and A registers belong to the operation until its wait."""
     assert c.listener is not None
     accumulator, a = list(e.operands[0]), list(e.operands[1]) if isinstance(e.operands[1], tuple) else []
     states = c.states[s.warp]
@@ -203,7 +199,6 @@ def uniform_operands(c: Cluster, s: Site, e: External) -> tuple[int, int, bool]:
 
 
 def _issue(c: Cluster, s: Site, e: External, pending: Pending) -> None:
-    """All four warps are here: check the operands, start the product."""
     op = pending.op
     bits_a, bits_b, keep = pending.scalars
     d, a = e.operands[:2]
@@ -285,7 +280,6 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
 
 
 def release_registers(c: Cluster, warp: int) -> None:
-    """Recompute which registers are in flight from the groups that the warp still waits for."""
     w = c.warp_states[warp]
     c.states[warp] &= ~np.uint8(k.ACC_IN_FLIGHT | k.A_IN_FLIGHT)
     for op in [o for g in w.wgmma_groups for o in g] + w.wgmma_open:

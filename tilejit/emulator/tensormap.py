@@ -46,7 +46,6 @@ class TensorMap:
 
     @property
     def inner_bytes(self) -> int:
-        """Of one row of the tile."""
         return self.copied[0] * self.elem_bytes
 
     @property
@@ -63,7 +62,6 @@ class TensorMap:
         return n
 
     def pack(self) -> bytes:
-        """The 128 bytes of the map."""
         rank = len(self.dims)
         dims = (*self.dims, *(0,) * (5 - rank))
         strides = (*self.strides, *(0,) * (5 - len(self.strides) - 1))
@@ -91,7 +89,6 @@ def unpack(data: bytes) -> TensorMap:
 
 
 def check(m: TensorMap) -> TensorMap:
-    """Raises EmulatorError naming the argument that breaks the driver's rules."""
     rank, size = len(m.dims), m.elem_bytes
 
     def need(condition: bool, message: str) -> None:

@@ -43,7 +43,6 @@ def signed32(value: int) -> int:
 
 
 def tensor_map_at(c: Cluster, s: Site, address: int) -> TensorMap:
-    """At a generic address (a parameter, constants or global memory)."""
     window, offset = address >> 56, address & k.OFFSET_MASK
     if address % 64:
         raise c.stop("misaligned", f"tensor map address {address:#x} is not a multiple of 64", s)
@@ -116,7 +115,6 @@ class Tile:
                                                            0, self.strides)
 
     def rows(self) -> np.ndarray:
-        """Start addresses of the contiguous innermost rows."""
         at = np.array([self.start], np.int64)
         for n, st in zip(self.shape[:-1], self.strides[:-1]):
             at = (at[:, None] + np.arange(n) * st).reshape(-1)
@@ -143,7 +141,6 @@ def shared_tile(c: Cluster, cta: int, offset: int, count: int, swizzle: int,
 
 
 def write_shared(c: Cluster, cta: int, offset: int, data: np.ndarray, swizzle: int, inner: int) -> np.ndarray:
-    """Returns the byte offsets of the 16-byte chunks written."""
     view, order = shared_tile(c, cta, offset, len(data), swizzle, inner)
     if swizzle == 0:
         c.shared[cta, offset:offset + len(data)] = data
@@ -154,7 +151,6 @@ def write_shared(c: Cluster, cta: int, offset: int, data: np.ndarray, swizzle: i
 
 def read_shared(c: Cluster, cta: int, offset: int, count: int, swizzle: int,
                 inner: int) -> tuple[np.ndarray, np.ndarray]:
-    """A tile's bytes and the byte offsets of its chunks."""
     view, order = shared_tile(c, cta, offset, count, swizzle, inner)
     data = c.shared[cta, offset:offset + count].copy() if swizzle == 0 else view[order].reshape(-1)
     return data, order * 16 + (offset - offset % 1024)
@@ -173,7 +169,6 @@ def coordinates(c: Cluster, s: Site, at: Address, lane: int, m: TensorMap, write
 
 
 def floats(a: np.ndarray, b: np.ndarray, op: str) -> np.ndarray:
-    """The sum, lesser or greater; of a number and a NaN the number."""
     if op == "add":
         return a + b
     less = (a < b) | ((a == b) & np.signbit(a)) | np.isnan(b)

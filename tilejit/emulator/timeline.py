@@ -78,8 +78,6 @@ _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8":
 
 
 class Recorder(Listener):
-    """Keeps what the first `ctas` CTAs of a launch (whole clusters) do."""
-
     accesses = False
 
     def __init__(self, ctas: int = 8):

@@ -28,7 +28,6 @@ def _tensor_load(c: Cluster, s: Site, e: External) -> None:
 
 
 def check_rank(c: Cluster, s: Site, e: External, m: TensorMap, at: Address) -> None:
-    """The instruction's dimensions, its coordinates and the map must agree."""
     if not int(e.mods["dim"][0]) == len(m.dims) == len(at.coords):
         raise c.stop("descriptor", f"a {len(m.dims)}-d tensor map with {len(at.coords)} coordinates in a "
                      f"{e.mods['dim']} copy", s)
@@ -36,7 +35,6 @@ def check_rank(c: Cluster, s: Site, e: External, m: TensorMap, at: Address) -> N
 
 @executes("cp.async.bulk.prefetch.tensor.L2.global")
 def _tensor_prefetch(c: Cluster, s: Site, e: External) -> None:
-    """Nothing that a program can observe, but the operands must be right."""
     at = e.operands[0]
     for lane in lanes_of(s.mask):
         m = tensor_map_at(c, s, c.at(s, at, lane))
@@ -114,7 +112,6 @@ def _cp_fenceproxy(c: Cluster, s: Site, e: External) -> None:
 
 @executes("fence.proxy.tensormap::generic.acquire")
 def _map_acquire(c: Cluster, s: Site, e: External) -> None:
-    """What TMA has fetched of these maps is forgotten."""
     at = e.operands[0]
     for lane in lanes_of(s.mask):
         address = c.at(s, at, lane)

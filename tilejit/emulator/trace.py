@@ -42,7 +42,6 @@ def deliver(c: Cluster, records: np.ndarray) -> None:
 
 def _access(c: Cluster, out: Listener, agent: WarpId, pc: int, kind: str, mask: int, addresses: np.ndarray, size: int,
             low: int, high: int) -> None:
-    """Divided by state space and owner."""
     if high < _SHARED_MARK and low <= high:
         out.access(agent, pc, kind, "global", mask, addresses, size, -1)
         return

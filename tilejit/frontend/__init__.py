@@ -16,7 +16,6 @@ from tilejit.ir.core import Function
 
 
 def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> Function:
-    """See `building.py`."""
     from tilejit.frontend import building
 
     return building.build(source, args, attrs)

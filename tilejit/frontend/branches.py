@@ -54,7 +54,6 @@ class Branch:
 
 class Branches(Frame):
     def branch(self, run: Callable[[], Any]) -> Branch:
-        """What `run` builds, in a block of its own; the bindings are those of before again."""
         before, block = self.env, Block()
         self.env = dict(before)
         value = self.in_block(block, run)
@@ -110,7 +109,6 @@ class Branches(Frame):
         return self.in_block(block, lambda: value.parts(self.b))
 
     def _leaf(self, block: Block, v: Any, like: Any, dtype: Any) -> tensor:
-        """A number in the type of the other side's."""
         if isinstance(v, tensor):
             return v
         if isinstance(like, tensor) and isinstance(like.elem, DType) and fits(v, like.elem):
@@ -160,7 +158,6 @@ class Branches(Frame):
         return self._exits(node, cond, then, other, names)
 
     def _exits(self, node: ast.AST, cond: tensor, then: Branch, other: Branch, names: list[str]) -> Exit:
-        """Two ways through the body of a loop that may end differently."""
         a, c = (e.value if e.value is not None else Exit() for e in (then, other))
         blanks = [x.value if x.returned is not False else
                   self.in_block(end.block, lambda: self.blank(node, y.value))

@@ -1,4 +1,3 @@
-"""Builds the tile IR function of a kernel for one description of its arguments."""
 from __future__ import annotations
 
 from typing import Any
@@ -94,7 +93,6 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
 
 
 def _drop_const(fn: Function) -> None:
-    """What is refused has been."""
     def plain(t: Any) -> Any:
         e = elem_of(t) if isinstance(t, (Ptr, Tile)) else None
         return with_elem(t, Ptr(e.elem)) if isinstance(e, Ptr) else t

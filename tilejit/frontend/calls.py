@@ -52,7 +52,6 @@ class Calls(Expressions):
             raise
 
     def call_function(self, fn: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:
-        """Call a builtin, inline another kernel, or run a Python function on constants."""
         where = node if node is not None else self.source.tree
         if isinstance(fn, constexpr):
             return self._call_constant(fn, args, kwargs, where, node)
@@ -130,7 +129,6 @@ class Calls(Expressions):
         return result
 
     def inline(self, source: KernelSource, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None) -> Any:
-        """Build another kernel's body in place; its value is what it returns."""
         where = node if node is not None else self.source.tree
         if self.stack.count(source) >= _DEPTH:
             names = " -> ".join(dict.fromkeys(s.name for s in self.stack[self.stack.index(source):]))
@@ -151,7 +149,6 @@ class Calls(Expressions):
             self.b.loc, self.b.call = loc, self.call_function
 
     def function(self) -> Any:
-        """Build the whole body; the value of its `return`, if any."""
         self.b.call = self.call_function
         done = self.run(self.source.tree.body)
         return done.value if done is not None else None

@@ -23,12 +23,10 @@ class Capture:
 
     @property
     def key(self) -> str:
-        """Its name in `table`."""
         return self.name.rsplit(".", 1)[-1]
 
     @cached_property
     def sources(self) -> list[KernelSource]:
-        """Of a captured kernel, or of all methods of an aggregate class."""
         if isinstance(self.value, type):
             members = [m for c in self.value.__mro__ if issubclass(c, Aggregate) and c is not Aggregate
                        for m in vars(c).values()]
@@ -52,7 +50,6 @@ def read_names(source: KernelSource) -> list[str]:
 
 
 def reached(source: KernelSource) -> list[tuple[KernelSource, list[Capture]]]:
-    """A kernel and every kernel that it can call, each once, with what they read."""
     out: list[tuple[KernelSource, list[Capture]]] = []
     seen: set[int] = set()
 
@@ -70,7 +67,6 @@ def reached(source: KernelSource) -> list[tuple[KernelSource, list[Capture]]]:
 
 
 def _chains(node: ast.AST) -> Iterator[tuple[str, ...]]:
-    """The names of every `a.b.c` in a tree."""
     names: list[str] = []
     inner = node
     while isinstance(inner, ast.Attribute):

@@ -45,8 +45,6 @@ SUPPORTED = ("assignments, if/elif/else, for over range/tl.range/tl.static_range
 
 
 class Expressions(Loops):
-    """`expr` and one handler per node type."""
-
     def expr(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Constant):       # leaves build no ops, which would need their place
             return node.value
@@ -60,7 +58,6 @@ class Expressions(Loops):
         return self._located(node, handler, node)
 
     def _located(self, node: ast.expr, run: Callable[..., Any], *args: Any) -> Any:
-        """run(*args) with the builder and errors at a node."""
         outer, self.b.loc = self.b.loc, self.loc(node)
         try:
             return run(*args)
@@ -149,7 +146,6 @@ class Expressions(Loops):
         return self._operate(node, _COMPARE[type(op)], left, right)
 
     def _contains(self, node: ast.Compare, container: Any, x: Any) -> Any:
-        """For run-time values, whether x equals one of the elements of a tuple."""
         if not contains_tensor(x) and not contains_tensor(container):
             return self.python(node, lambda: f"{describe(x)} in {describe(container)}", lambda: x in container)
         if not isinstance(container, (tuple, list, range)) or isinstance(x, tuple):
@@ -379,8 +375,6 @@ class Expressions(Loops):
 
 
 class Bound:
-    """A kernel that is a method of a value."""
-
     def __init__(self, kernel: Any, owner: Any):
         self.source, self.owner, self.__name__ = kernel.source, owner, kernel.source.name
         self.must_use = getattr(kernel, "must_use", None)
@@ -401,7 +395,6 @@ class Method:
 
 
 def keyword(node: ast.AST) -> str:
-    """What a user calls a piece of syntax."""
     names = {"Try": "try", "With": "with", "ClassDef": "class", "Lambda": "lambda", "Yield": "yield",
              "AsyncFunctionDef": "async", "Match": "match", "FunctionDef": "nested def (a nested function)",
              "Raise": "raise", "Import": "import", "ImportFrom": "import", "Delete": "del",
@@ -411,7 +404,6 @@ def keyword(node: ast.AST) -> str:
 
 
 def show(x: Any) -> str:
-    """A value in an error message, with what kind of thing it is."""
     if isinstance(x, (tensor, tensor_descriptor)):
         return f"a {'tile' if isinstance(x, tensor) and x.shape else 'scalar'} {x!r}"
     return repr(x)

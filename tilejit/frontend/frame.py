@@ -34,7 +34,6 @@ class Frame:
         raise NotImplementedError
 
     def items(self, nodes: list[ast.expr]) -> list[Any]:
-        """`*tuples` are spread out."""
         raise NotImplementedError
 
     def run(self, body: list[ast.stmt]) -> Exit | None:
@@ -54,7 +53,6 @@ class Frame:
 
     # -- blocks ------------------------------------------------------------------------------------------
     def in_block(self, block: Block, run: Callable[[], Any]) -> Any:
-        """Run with the builder appending to `block`."""
         outer, self.b.block = self.b.block, block
         try:
             return run()
@@ -63,7 +61,6 @@ class Frame:
 
     # -- names -------------------------------------------------------------------------------------------
     def name(self, name: str, node: ast.AST) -> Any:
-        """A local variable, or a constant, module or function of the surroundings."""
         if name in self.env:
             value = self.env[name]
             if isinstance(value, Undefined):
@@ -89,7 +86,6 @@ class Frame:
                         f"Cannot access global variable {name} from within a kernel")
 
     def assign(self, target: ast.expr, value: Any) -> None:
-        """Bind a name or unpack a tuple."""
         if isinstance(target, ast.Name):
             if isinstance(value, tensor) and not value.value.name:
                 value.value.name = target.id

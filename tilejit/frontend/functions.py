@@ -1,4 +1,3 @@
-"""Functions that kernels call beside kernels: Python on constants, and marks of functions."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -36,8 +35,6 @@ class BoundConstexpr:
 
 
 class Plain:
-    """A value class as its `constexpr_function` methods see it: with plain constants."""
-
     def __init__(self, value: Any):
         object.__setattr__(self, "value", value)
 
@@ -57,7 +54,6 @@ def plain(x: Any) -> Any:
 
 
 def constexpr_function(fn: Callable[..., Any]) -> ConstexprFunction:
-    """Make a Python function one that kernels may call on constants, when they are compiled."""
     return fn if isinstance(fn, ConstexprFunction) else ConstexprFunction(fn)
 
 

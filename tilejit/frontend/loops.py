@@ -52,7 +52,6 @@ class Carried:
     opened: Opened
 
     def start(self, tree: Any) -> Any:
-        """What to call a value of this tree in an error."""
         if isinstance(tree, Made):
             return tree.like
         if isinstance(tree, tuple):
@@ -84,7 +83,6 @@ class Loops(Branches):
         return self._for(node, node.target.id, it)
 
     def _unrolled(self, node: ast.For, items: tuple[Any, ...]) -> Exit | None:
-        """Over items that are known, one after another."""
         for i, item in enumerate(items):
             self.assign(node.target, item)
             done = self._body(node)
@@ -157,7 +155,6 @@ class Loops(Branches):
         return done
 
     def _carry(self, names: list[str], opened: Opened) -> Carried:
-        """Sort the names that have a value now."""
         leaves: list[tensor] = []
         trees: dict[str, Any] = {}
         fixed: dict[str, Any] = {}
@@ -173,7 +170,6 @@ class Loops(Branches):
         return Carried(trees, leaves, fixed, opened)
 
     def _bind(self, carried: Carried, values: list[Value]) -> None:
-        """To new values (region arguments or results)."""
         parts = [tensor(v) for v in values]
         for n, tree in carried.trees.items():
             self.env[n] = fill(self.b, tree, parts)
@@ -181,7 +177,6 @@ class Loops(Branches):
                 self.env[n].value.name = n.rstrip(".")
 
     def _finish(self, done: Exit | None) -> None:
-        """Note how an iteration ended in what the loop carries."""
         self.returned = done is not None and done.returned is not False    # a `return` that constants rule out is none
         if done is None or BROKE not in self.env:
             return
@@ -260,7 +255,6 @@ class Loops(Branches):
 
     def _for_while(self, node: ast.For, name: str, names: list[str], lost: dict[str, Undefined], lo: tensor, hi: tensor,
                    step: tensor, it: device_range) -> Exit | None:
-        """A `for` that may end early, as a `while` with a counter."""
         down = isinstance(unwrap(it.step), int) and unwrap(it.step) < 0
         outer = self.env.get(COUNTER)
         self.env = {**self.env, COUNTER: lo}
@@ -279,7 +273,6 @@ class Loops(Branches):
         return done
 
     def _bounds(self, node: ast.For, it: device_range) -> list[tensor]:
-        """Start, end and step of a range as scalars of one integer type."""
         bounds = [unwrap(x) for x in (it.lo, it.hi, it.step)]
         for what, x in zip(("start", "end", "step"), bounds):
             if not isinstance(x, (int, tensor)) or isinstance(x, tensor) and (x.shape or not (

@@ -117,20 +117,17 @@ class KernelSource:
 
     @cached_property
     def lines(self) -> tuple[list[str], int]:
-        """And the number of the first in its file."""
         if self.replaced is not None:
             return self.replaced.splitlines(keepends=True), self.line
         return inspect.getsourcelines(self.fn)
 
     @property
     def text(self) -> str:
-        """From `def` on, not indented."""
         lines = textwrap.dedent("".join(self.lines[0])).splitlines(keepends=True)
         return "".join(lines[next(i for i, line in enumerate(lines) if line.startswith("def ")):])
 
     @cached_property
     def tree(self) -> ast.FunctionDef:
-        """With line and column numbers of its file."""
         missing = CompilationError(f"@kernel needs the source of {self.name!r}: put it in a file (found none for "
                                    f"{self.file})")
         try:

@@ -64,13 +64,11 @@ def leaves_early(body: Sequence[ast.stmt]) -> bool:
 
 
 def breaks(body: Sequence[ast.stmt]) -> bool:
-    """Whether a loop of this body may end before its last iteration does."""
     return any(_exits(stmt) - {ast.Continue} for stmt in body)
 
 
 @lru_cache(maxsize=4096)
 def _exits(node: ast.AST) -> frozenset[type]:
-    """The statements in a tree that leave it: `return`, and `break` and `continue` of loops around it."""
     if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
         return frozenset((type(node),))
     inner = frozenset[type]().union(*map(_exits, ast.iter_child_nodes(node)))
@@ -108,7 +106,6 @@ def same_tuple_type(a: Any, c: Any) -> bool:
 
 
 def identical(a: Any, c: Any) -> bool:
-    """Whether two values are one tensor, or equal constants of one type."""
     a, c = unwrap(a), unwrap(c)
     if isinstance(a, tensor) or isinstance(c, tensor):
         return isinstance(a, tensor) and isinstance(c, tensor) and a.value is c.value
@@ -129,7 +126,6 @@ class Opened(set[Path]):
     inside, stay what they are until an iteration is found to change them."""
 
     def tree(self, b: KernelBuilder, value: Any, path: Path, leaves: list[tensor], inside: bool = False) -> Any:
-        """The value with a Slot for each leaf; the leaves are appended to `leaves`."""
         value = unwrap(value)
         if isinstance(value, tuple):
             return retuple(value, [self.tree(b, v, (*path, i), leaves, inside) for i, v in enumerate(value)])
@@ -164,7 +160,6 @@ class Opened(set[Path]):
 
 
 def fill(b: KernelBuilder, tree: Any, leaves: list[tensor]) -> Any:
-    """The value of a tree, with its leaves put back."""
     if isinstance(tree, tuple):
         return retuple(tree, [fill(b, t, leaves) for t in tree])
     if isinstance(tree, Made):
@@ -199,12 +194,10 @@ def fits(number: bool | int | float, elem: DType) -> bool:
 
 
 def number_type(x: bool | int | float, y: bool | int | float) -> DType:
-    """The type in which two numbers meet."""
     return promote(literal_type(x), True, literal_type(y), True)
 
 
 def contains_tensor(value: Any) -> bool:
-    """In tuples too."""
     value = unwrap(value)
     return isinstance(value, (tensor, Compound)) \
         or isinstance(value, (tuple, list)) and any(map(contains_tensor, value))

@@ -23,8 +23,6 @@ from tilejit.language.variables import held
 
 
 class Walker(Calls):
-    """One function body being built, either a kernel's own or an inlined call's."""
-
     def run(self, body: list[ast.stmt]) -> Exit | None:
         for i, stmt in enumerate(body):
             self.b.loc = self.loc(stmt)

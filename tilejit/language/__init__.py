@@ -37,8 +37,6 @@ from tilejit.language.tensor import block_type, constexpr, constexpr_type, tenso
 
 
 class PropagateNan(_Enum):
-    """What `maximum`, `minimum` and `clamp` do with a NaN."""
-
     NONE = 0
     ALL = 0xFFFF
 

@@ -139,7 +139,6 @@ def aggregate(cls: type) -> type:
 
 
 def _annotation(cls: type, kind: Any) -> Any:
-    """The type that a field is annotated with, also as text."""
     if not isinstance(kind, str):
         return kind
     scope: dict[str, Any] = dict(vars(sys.modules.get(cls.__module__, sys)))

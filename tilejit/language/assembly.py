@@ -1,4 +1,3 @@
-"""Inline PTX, element by element."""
 from __future__ import annotations
 
 from typing import Any

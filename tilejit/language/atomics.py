@@ -28,7 +28,6 @@ _ALL = ("relaxed", "acquire", "release", "acq_rel")
 
 def _together(b: KernelBuilder, what: str, pointer: tensor, values: list[Any],
               mask: Any) -> tuple[tensor, list[tensor]]:
-    """Pointer, values in its element type and the mask, at one shape."""
     elem = pointer_elem(pointer, what).elem
     made = [semantics.cast(b, to_tensor(b, v), elem) for v in values]
     shape = pointer.shape

@@ -95,7 +95,6 @@ def make_block_ptr(base: tensor, shape: Any, strides: Any, offsets: Any, block_s
 
 @builtin
 def advance(base: BlockPointer, offsets: Any, *, _b: KernelBuilder) -> BlockPointer:
-    """The block pointer moved by `offsets` elements."""
     if not isinstance(base, BlockPointer):
         raise CompilationError(f"advance: expected a block pointer, found {base!r}")
     steps = [unwrap(x) for x in (offsets if isinstance(offsets, (tuple, list)) else (offsets,))]
@@ -157,7 +156,6 @@ def _checked(p: BlockPointer, boundary_check: Any) -> set[int]:
 
 
 def _unit(p: BlockPointer) -> int | None:
-    """The last dimension whose stride is the constant 1."""
     return next((d for d in reversed(range(len(p.block))) if isinstance(p.strides[d], int) and p.strides[d] == 1), None)
 
 
@@ -167,7 +165,6 @@ def _wide(size: Any) -> bool:
 
 
 def _not_a_descriptor(p: BlockPointer, checked: set[int]) -> str | None:
-    """Why a descriptor would not mean the same, if so."""
     unit = _unit(p)
     if unit is None:
         return "no stride is the constant 1"
@@ -202,7 +199,6 @@ def _turn(b: KernelBuilder, x: tensor, order: tuple[int, ...]) -> tensor:
 
 
 def _pointers(b: KernelBuilder, p: BlockPointer, checked: set[int]) -> tuple[tensor, tensor | None]:
-    """And which of them are inside where that is asked for."""
     rank = len(p.block)
     corner, tile, mask = p.dims[0], None, None
     for d, n in enumerate(p.block):
@@ -224,7 +220,6 @@ def _pointers(b: KernelBuilder, p: BlockPointer, checked: set[int]) -> tuple[ten
 
 
 def _along(b: KernelBuilder, x: tensor, dim: int, rank: int) -> tensor:
-    """A tile of rank 1 along one dimension of several."""
     for d in range(rank):
         if d != dim:
             x = tensor(b("expand_dims", x.value, axis=d))

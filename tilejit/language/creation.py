@@ -1,4 +1,3 @@
-"""Program ids and tiles made from nothing: arange, full, zeros."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,3 @@
-"""Checks, prints and barriers, at run time and at compile time."""
 from __future__ import annotations
 
 import builtins

@@ -58,7 +58,6 @@ def store_tensor_descriptor(desc: tensor_descriptor, offsets: Any, value: Any, *
 
 
 def _block_value(b: KernelBuilder, desc: tensor_descriptor, value: Any, what: str) -> tensor:
-    """In the descriptor's element type and block shape."""
     t: Desc = desc.type
     v = sem.cast(b, to_tensor(b, value), t.elem)
     if v.shape != t.block_shape and v.shape:

@@ -66,7 +66,6 @@ def times_power(x: Term, k: Term) -> Term:
 
 
 def _power(k: Term) -> Term:
-    """2^k for k between -1022 and 1023."""
     return ((k + 1023) << 52).bits(fp64)
 
 
@@ -125,7 +124,6 @@ def _log_of_mantissa(m: Term) -> Term:
 
 
 def _logarithm(x: Term, value: Term) -> Term:
-    """A logarithm's value where x is positive and finite, and what it is elsewhere."""
     value = x.eq(0.0).where(float("-inf"), value)
     value = x.eq(float("inf")).where(x, value)
     return ((x < 0.0) | is_nan(x)).where(float("nan"), value)
@@ -199,7 +197,6 @@ def tan(x: Term) -> Term:
 
 
 def _of_pi(x: Term, quarter: int) -> Term:
-    """sin(pi x), or cos for a quarter of 1."""
     k = (x * 2.0).op("add", _ROUND).op("sub", _ROUND)
     r = (-k).fma(0.5, x) * host.pi
     big = x.abs() >= 2.0 ** 50
@@ -234,7 +231,6 @@ def atan(x: Term) -> Term:
 
 
 def atan2(y: Term, x: Term) -> Term:
-    """The angle of the point (x, y)."""
     a, b = y.abs(), x.abs()
     steep = a > b
     low, high = steep.where(b, a), steep.where(a, b)
@@ -305,7 +301,6 @@ def erfcx(x: Term) -> Term:
 
 
 def _erfc_of(a: Term) -> Term:
-    """erfc for a >= 0."""
     t = (a - 4.0) / (a + 4.0)
     square = a * a
     low = a.fma(a, -square)

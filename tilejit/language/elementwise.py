@@ -1,4 +1,3 @@
-"""Casts and choices, element by element."""
 from __future__ import annotations
 
 import warnings

@@ -1,4 +1,3 @@
-"""Promises of the author to the compiler."""
 from __future__ import annotations
 
 import builtins
@@ -46,7 +45,6 @@ def promote_reuse(input: tensor, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def assume(cond: Any, *, _b: KernelBuilder) -> None:
-    """Promise that a scalar condition holds."""
     if isinstance(unwrap(cond), tensor):
         _b.op("assume", sem.to_bool(_b, cond).value)
 

@@ -1,4 +1,3 @@
-"""Loop iterators of the tile language: only usable in a `for` of a kernel."""
 from __future__ import annotations
 
 from typing import Any

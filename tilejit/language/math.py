@@ -1,4 +1,3 @@
-"""Elementwise mathematics of the tile language."""
 from __future__ import annotations
 
 from typing import Any
@@ -127,7 +126,6 @@ def softmax(x: tensor, dim: Any = None, keep_dims: bool = False, ieee_rounding: 
 
 @builtin(method=True)
 def cdiv(x: Any, div: Any, *, _b: KernelBuilder) -> Any:
-    """Ceiling division."""
     x, div = unwrap(x), unwrap(div)
     if isinstance(x, int) and isinstance(div, int):
         return -(-x // div)

@@ -1,4 +1,3 @@
-"""Loads and stores through pointers."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +11,6 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor, tensor_descr
 
 
 def mask_to(b: KernelBuilder, mask: Any, shape: tuple[int, ...], what: str) -> tensor:
-    """At `shape`; raises CompilationError for another type."""
     m = to_tensor(b, mask)
     if m.elem != int1:
         raise CompilationError(f"{what}: the mask must be a boolean tile, found {m.elem}: write mask != 0")

@@ -1,4 +1,3 @@
-"""Matrix products."""
 from __future__ import annotations
 
 import warnings
@@ -80,7 +79,6 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
 
 
 def _operand(side: str, x: Any) -> DType:
-    """Raises CompilationError for what is no tile of numbers."""
     if not isinstance(x, tensor) or len(x.shape) < 2 or not isinstance(x.elem, DType):
         raise CompilationError(f"dot: {side} must be a tile of numbers of rank 2 or more, found {x!r}: "
                                "input and other must have equal ranks >= 2")
@@ -88,7 +86,6 @@ def _operand(side: str, x: Any) -> DType:
 
 
 def _product_shape(a: tuple[int, ...], c: tuple[int, ...]) -> tuple[int, ...]:
-    """Raises CompilationError where the tiles do not go together."""
     if len(a) != len(c):
         raise CompilationError(f"dot: input and other must have equal ranks >= 2, found {list(a)} and {list(c)}")
     if a[:-2] != c[:-2]:
@@ -115,7 +112,6 @@ def _result_dtype(ta: DType, total: DType, acc: tensor | None, out: Scalar | Non
 
 
 def _precision(ta: DType, asked: Any, allow_tf32: Any) -> dict[str, Any]:
-    """How fp32 products are computed."""
     if asked is not None and allow_tf32 is not None:
         raise CompilationError("dot: Only one of input_precision and allow_tf32 can be specified")
     precision = asked or ("tf32" if allow_tf32 in (None, True) else "ieee")

@@ -63,7 +63,6 @@ def philox(seed: Any, c0: Any, c1: Any, c2: Any, c3: Any, n_rounds: int = ROUNDS
 
 @builtin
 def randint4x(seed: Any, offset: Any, n_rounds: int = ROUNDS, *, _b: KernelBuilder) -> tuple:
-    """Four tiles of random uint32 in the shape of `offset`, at the cost of one of randint."""
     at = _integer(_b, offset, "randint4x: the offset")
     low = at.cast(uint32)
     zero = low.const(0)
@@ -79,7 +78,6 @@ def randint(seed: Any, offset: Any, n_rounds: int = ROUNDS, *, _b: KernelBuilder
 
 @builtin
 def uint_to_uniform_float(x: Any, *, _b: KernelBuilder) -> tensor:
-    """Random 32- or 64-bit integers as fp32 uniform in [0, 1)."""
     t = _integer(_b, x, "uint_to_uniform_float: the argument")
     if t.elem.bits not in (32, 64):
         raise CompilationError(f"uint_to_uniform_float: expected 32 or 64 bits, found {t.elem}")

@@ -1,4 +1,3 @@
-"""Reductions of tiles along an axis."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -28,7 +27,6 @@ def axis_of(axis: Any, rank: int, what: str) -> int:
 
 
 def region_of(b: KernelBuilder, xs: list[tensor], combine: Combine) -> Block:
-    """The region of a fold: combine(left, right) on scalars of the tensors' types."""
     region = Block(tuple(x.elem for x in xs) * 2)
     outer, b.block, at, b.at = b.block, region, b.at, None
     try:
@@ -45,7 +43,6 @@ def region_of(b: KernelBuilder, xs: list[tensor], combine: Combine) -> Block:
 
 
 def user_combine(b: KernelBuilder, fn: Any) -> Combine:
-    """A kernel function of 2n scalars that returns n."""
     def combine(left: list[tensor], right: list[tensor]) -> list:
         r = b.call(fn, [*left, *right], {})
         return list(r) if isinstance(r, (tuple, list)) else [r]
@@ -63,7 +60,6 @@ def widened(b: KernelBuilder, x: tensor, dtype: Any) -> tensor:
 
 
 def fold(b: KernelBuilder, xs: list[tensor], axis: Any, combine: Combine, keep_dims: bool, what: str) -> list[tensor]:
-    """Reduce tensors of one shape along an axis (None: all elements)."""
     keep_dims = bool(unwrap(keep_dims))
     shape = xs[0].shape
     if not shape:

@@ -74,7 +74,6 @@ def _group(k: int, scales: list[tensor | None]) -> int:
 
 
 def _widened(b: KernelBuilder, x: tensor, name: str, k_pack: bool, dim: int, wide: DType, side: str) -> tensor:
-    """In a 16-bit type; dim: along which two numbers share a byte."""
     elem = FORMATS[name]
     if elem is None:
         if x.elem != uint8:

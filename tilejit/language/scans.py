@@ -1,4 +1,3 @@
-"""Prefix folds of tiles along an axis."""
 from __future__ import annotations
 
 from typing import Any
@@ -10,7 +9,6 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
 
 def scan(b: KernelBuilder, xs: list[tensor], axis: Any, combine: Any, reverse: Any, what: str) -> list[tensor]:
-    """Of tensors of one shape with combine(left, right), from the end if `reverse`."""
     sem.whole_powers(xs[0], what)
     at = axis_of(axis, len(xs[0].shape), what)
     op = b.op("scan", *(x.value for x in xs), regions=[region_of(b, xs, combine)], axis=at,

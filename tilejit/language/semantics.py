@@ -64,7 +64,6 @@ def int_range(t: DType) -> tuple[int, int]:
 
 
 def to_tensor(b: Builder, x: Any, dtype: DType | None = None) -> tensor:
-    """Numbers become constants (of `dtype` if given)."""
     x = unwrap(x)
     if isinstance(x, tensor):
         return x
@@ -211,7 +210,6 @@ _ARITH = {"+": "add", "-": "sub", "*": "mul"}
 
 
 def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
-    """At least one operand is a tensor."""
     x, y = unwrap(x), unwrap(y)
     for v in (x, y):
         if not isinstance(v, _OPERAND):
@@ -350,13 +348,11 @@ def as_shape(x: Any, what: str = "") -> tuple[int, ...]:
 
 
 def whole_powers(x: tensor, what: str) -> None:
-    """Raise CompilationError for other sizes."""
     if any(d & (d - 1) for d in x.shape):
         raise CompilationError(f"{what}: expected a tile whose sizes are powers of two, found {list(x.shape)}")
 
 
 def splat_const(b: Builder, value: Any, shape: tuple[int, ...], dtype: Scalar) -> tensor:
-    """A tile (or scalar, for shape ()) of one value."""
     if isinstance(unwrap(value), tensor):
         return broadcast_to(b, cast(b, unwrap(value), dtype), shape)
     if dtype == fp8e4b15:

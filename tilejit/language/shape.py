@@ -68,7 +68,6 @@ def ravel(x: tensor, can_reorder: bool = False, *, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def item(input: tensor, *, _b: KernelBuilder) -> tensor:
-    """The element of a tile that has one, as a scalar."""
     from tilejit.language.reductions import fold
 
     x = to_tensor(_b, input)
@@ -79,7 +78,6 @@ def item(input: tensor, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def squeeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
-    """Without dimension `dim`, of size 1."""
     at = _dim(dim, len(x.shape), "squeeze")
     if x.shape[at] != 1:
         raise CompilationError(f"squeeze: dimension {at} of {list(x.shape)} has size {x.shape[at]}, not 1")

@@ -24,12 +24,10 @@ def _last(x: tensor, dim: Any, what: str) -> int:
 
 
 def _runs(b: KernelBuilder, x: tensor, run: int, falling: bool | None, bitonic: bool = True) -> tensor:
-    """Runs of `run` elements sorted."""
     return tensor(b("sort_runs", x.value, axis=len(x.shape) - 1, run=run, falling=falling, bitonic=bitonic))
 
 
 def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
-    """The k first elements along the last axis in that order."""
     n = x.shape[-1]
     log_n, log_k = n.bit_length() - 1, k.bit_length() - 1
     if k == 1 and n > 1:

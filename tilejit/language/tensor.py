@@ -23,7 +23,6 @@ class KernelBuilder(Builder):
     notes: list[Record]
 
     def note(self, kind: str, line: str) -> None:
-        """A line of the report."""
         where = self.loc.short() if self.loc is not None else ""
         record = Record(kind, f"{line} ({where})" if where else line, where)
         if record not in self.notes:              # loops are built more than once
@@ -146,7 +145,6 @@ class tuple_type:
 
 
 def type_of(x: Any) -> Any:
-    """As `x.type` gives it."""
     if isinstance(x, tuple):
         return tuple_type([type_of(e) for e in x], getattr(x, "_fields", None))
     return x.type if hasattr(x, "type") else constexpr_type(x)
@@ -193,8 +191,6 @@ class block_type:
 
 
 class tensor:
-    """A tile, or a scalar computed at run time."""
-
     def __init__(self, value: Value):
         self.value = value
 

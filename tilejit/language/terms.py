@@ -1,4 +1,3 @@
-"""Python operators on tensors for builtins that are written in the language itself."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,3 @@
-"""Whether configurations of a kernel compute the same as the first one."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,7 +21,6 @@ class Agreement:
         self.agreed = self.differed = 0
 
     def problem(self, outputs: Mapping[str, np.ndarray]) -> str:
-        """What is wrong with the outputs of a configuration (arrays by name); empty if nothing is."""
         if self.first is None:
             self.first = outputs
             return ""
@@ -59,7 +57,6 @@ class Agreement:
                 f"({int(wrong.sum())} of {x.size} differ by more than {tolerance:g})")
 
     def note(self) -> str:
-        """A line for reports where it is the first configuration that stands alone."""
         if self.differed > 1 and not self.agreed:
             return "all others differ from the first configuration: it may be the wrong one"
         return ""

@@ -95,7 +95,6 @@ class Autotuner(Choices, Wrapper):
         return self._with(config, grid, args, kwargs)
 
     def _with(self, config: Config, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
-        """With the configuration's hook called."""
         given = config.given
         twice = [n for n in given if n in kwargs or n in self.names[:len(args)]]
         if twice:
@@ -147,7 +146,6 @@ class Autotuner(Choices, Wrapper):
 
     def _measure(self, key: tuple, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[
             dict[Config, float], dict[Config, Exception]]:
-        """Costs of the configurations that work, and the errors of the others."""
         agreement = None if self.check is False else Agreement(None if self.check is True else self.check)
         why = self._stays()
         if not why:
@@ -166,7 +164,6 @@ class Autotuner(Choices, Wrapper):
         return times, failures
 
     def _stays(self) -> str:
-        """Why configurations are measured in this very process; empty if they are not."""
         if default_target() != "cuda":
             return "there is no GPU"
         if self.bench is not None:
@@ -220,7 +217,6 @@ class Autotuner(Choices, Wrapper):
 
     def _outputs(self, config: Config, grid: Any, args: tuple, kwargs: dict[str, Any],
                  start: Saved) -> dict[str, Any]:
-        """What one launch leaves in the arrays that it writes, from what they hold at the `start`."""
         full = {**self.named(args, kwargs), **config.all_kwargs()}
         kernel, inner, options = self._with(config, grid, args, kwargs)
         arrays = written_arrays(kernel, inner, options)
@@ -275,7 +271,6 @@ class Autotuner(Choices, Wrapper):
 
     def _jobs(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[
             dict[Config, Callable[[], CompiledKernel]], dict[Config, Exception]]:
-        """What compiles each configuration, and the errors of those that cannot be bound."""
         failures: dict[Config, Exception] = {}
         jobs: dict[Config, Callable[[], CompiledKernel]] = {}
         for config in configs:
@@ -288,7 +283,6 @@ class Autotuner(Choices, Wrapper):
 
     def compile_all(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any]) -> dict[
             Config, Exception]:
-        """Side by side; what cannot be compiled, and why."""
         jobs, failures = self._jobs(configs, grid, args, kwargs)
         with compiling(jobs) as made:
             for config, future in made.items():
@@ -312,7 +306,6 @@ class Autotuner(Choices, Wrapper):
         return out
 
     def pruned(self, args: tuple, kwargs: dict[str, Any]) -> list[Config]:
-        """The configurations worth measuring, by `prune_configs_by`."""
         configs, named = list(self.configs), dict(zip(self.names, args))
         early, model, top = (self.prune.get(k) for k in ("early_config_prune", "perf_model", "top_k"))
         if early is not None:
@@ -333,7 +326,6 @@ class Autotuner(Choices, Wrapper):
         return {**tuned.key(self.kernel, _shown(key), [str(c) for c in configs]), **checked}
 
     def report(self) -> str:
-        """Every choice so far, and what it was made from."""
         lines = []
         for key, times in self.timings.items():
             lines.append(f"{self.__name__} for {_shown(key)} ({unit() if self.bench is None else 'milliseconds'}):")
@@ -345,7 +337,6 @@ class Autotuner(Choices, Wrapper):
 
 
 def _shown(key: tuple) -> str:
-    """The values and dtypes of a key."""
     return f"({', '.join(map(str, key[1:]))})"
 
 
@@ -358,7 +349,6 @@ def _line(error: Exception) -> str:
 
 
 def _nothing_works(name: str, failures: Mapping[Config, Exception]) -> str:
-    """The one error that all configurations share, in full, or one line for each."""
     texts = list(dict.fromkeys(map(str, failures.values())))
     head = f"{name}: none of the {len(failures)} configurations works"
     if len(texts) == 1:

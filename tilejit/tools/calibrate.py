@@ -81,7 +81,6 @@ def picked(problem: Problem, chip: Chip, rng: random.Random) -> list[Way]:
 
 
 def work_of(problem: Problem, way: Way, chip: Chip, dtype: str) -> Work:
-    """The launches of a way, for a, b and the result."""
     a, b, c = matrices(problem.m, problem.n, problem.k, dtype, problem.b_rows)
     work = Work(3)
     call = Call(a, replace(b, at=1), Matrix(c, c.shape, c.strides, True, 2), End(), problem, chip)
@@ -100,13 +99,11 @@ def compiled(job: tuple[Problem, Way, Chip, str]) -> str:
 
 
 def described(x: Any) -> Any:
-    """Arguments of a launch with descriptors of no array in their places."""
     return tuple(map(described, x)) if isinstance(x, tuple) else getattr(x, "descriptor", x)
 
 
 def measure(seconds: float, seed: int, chip: Chip, into: Callable[[Times], Any],
             say: Callable[[str], Any] = print) -> None:
-    """Each product's times are given to `into`."""
     until, rng, count = time.monotonic() + seconds, random.Random(seed), 0
     source = problems(rng)
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
@@ -220,7 +217,6 @@ def fit(times: Sequence[Times], chip: Chip, rounds: int = 30, prior: float = PRI
 
 
 def validated(times: Sequence[Times], chip: Chip, folds: int = 3) -> float:
-    """The one of `PRIORS` that makes the best choices for products that a fit has not seen."""
     def choice(prior: float) -> float:
         held = [(times[i::folds], [r for j, r in enumerate(times) if j % folds != i]) for i in range(folds)]
         return sum(judged(test, fit(seen, chip, 12, prior))["choice"] for test, seen in held if test and seen)

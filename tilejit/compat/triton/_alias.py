@@ -67,7 +67,6 @@ def installed() -> bool:
 
 
 def uninstall() -> None:
-    """Modules that imported names of Triton keep them."""
     if installed():
         sys.meta_path.remove(_finder)
         for name in [n for n in sys.modules if n == "triton" or n.startswith("triton.")]:

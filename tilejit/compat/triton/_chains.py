@@ -7,7 +7,6 @@ from tilejit.runtime.hooks import HOOKS, Launch
 
 
 def _runtime() -> Any:
-    """Programs may put another group of settings in its place."""
     from tilejit.compat.triton import knobs
 
     return knobs.runtime
@@ -75,7 +74,6 @@ class LaunchHook:
         self.follow()
 
     def follow(self) -> None:
-        """Be called by tilejit's hooks, or no more."""
         now = _runtime().__dict__.get(self.name, self.chain)
         wanted = now is not None and bool(getattr(now, "calls", True))
         if wanted and not self.following:

@@ -34,7 +34,6 @@ def is_interpreter() -> bool:
 
 
 def is_cuda() -> bool:
-    """Always: the emulator is a Hopper GPU too."""
     return True
 
 

@@ -1,4 +1,3 @@
-"""Where a name of Triton's is found in tilejit."""
 from __future__ import annotations
 
 import importlib

@@ -37,7 +37,6 @@ def _call(pipe: Any, path: list[str], work: bytes, stderr: str, env: Mapping[str
 
 
 def _synchronize() -> None:
-    """Errors of the device are raised here."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -26,7 +26,6 @@ def validate_block_shape(shape: Sequence[int]) -> int:
 
 
 def canonicalize_dtype(dtype: object) -> str:
-    """Triton's short name of an element type."""
     return type_canonicalisation_dict[str(dtype).split(".")[-1]]
 
 

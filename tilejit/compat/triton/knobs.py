@@ -53,7 +53,6 @@ class env_base:
         return text
 
     def shown(self, value: Any) -> Any:
-        """What readers of the setting get."""
         return value
 
     def __set__(self, group: Any, value: Any) -> None:
@@ -131,7 +130,6 @@ class NvidiaTool:
 
     @staticmethod
     def from_path(path: str) -> NvidiaTool | None:
-        """None if it does not run."""
         try:
             said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
         except (OSError, subprocess.CalledProcessError):
@@ -172,7 +170,6 @@ class base_knobs:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What is set inside is undone at its end."""
         names = [v for s in self.knob_descriptors.values() for v in (s.key, s.ours) if v]
         before, values = {n: os.environ.get(n) for n in names}, dict(self.__dict__)
         try:

@@ -31,8 +31,6 @@ class Barrier:
 
 
 class Barriers:
-    """Those of one cluster."""
-
     def __init__(self, world: World, reporter: Reporter, shared: SharedMemory, lifetime: Lifetime):
         self.world, self.reporter, self.shared, self.lifetime = world, reporter, shared, lifetime
         self.mbarriers: dict[tuple[int, int], Barrier] = {}
@@ -42,7 +40,6 @@ class Barriers:
 
     # -- mbarriers -----------------------------------------------------------------------------------
     def init(self, agent: WarpId, pc: int, cta: int, offset: int, live: bool) -> None:
-        """A write of 8 bytes that begins a barrier's life."""
         w, name = self.world, self.reporter.program.barrier_name(pc, offset)
         if live:
             self.reporter.add(kinds.BARRIER_LIVE, f"mbarrier.init on {name}, which is live", pc, (agent,), name)
@@ -60,7 +57,6 @@ class Barriers:
         return old is not None
 
     def inval(self, agent: WarpId, pc: int, cta: int, offset: int) -> None:
-        """The bytes are ordinary again."""
         if not self._end(cta, offset):
             name = f"mbarrier {offset:#x}"
             told = f"mbarrier.inval of {name}, which is not live"
@@ -69,7 +65,6 @@ class Barriers:
         self.shared.access(self.world, cta, np.array([offset]), BARRIER_BYTES, now)
 
     def used(self, agent: WarpId, pc: int, cta: int, offset: int) -> Barrier | None:
-        """The barrier that a warp uses; it must know of the init."""
         b = self.mbarriers.get((cta, offset))
         if b is not None and not b.init.known_to(self.world.clocks[self.world.slot(agent)]):
             r = self.reporter
@@ -91,7 +86,6 @@ class Barriers:
             b.bytes.expect(agent, pc, phase, count)
 
     def issue(self, op: Op) -> None:
-        """An operation that will complete on an mbarrier."""
         assert op.barrier is not None
         b = self.used(op.agent, op.pc, *op.barrier)
         if b is None:
@@ -104,13 +98,11 @@ class Barriers:
                               b.init.pc)
 
     def init_fence(self, agent: WarpId) -> None:
-        """The inits of the warp so far are visible to everybody who learns of them."""
         for b in self.mbarriers.values():
             if b.init.agent == agent:
                 b.fenced = True
 
     def bring(self, op: Op | None, cta: int, offset: int, phase: int, count: int) -> None:
-        """complete_tx by an operation (None: by an instruction)."""
         b = self.mbarriers.get((cta, offset))
         if b is not None and op is not None:
             b.bytes.bring(op, count)
@@ -118,7 +110,6 @@ class Barriers:
             b.bytes.brought[phase] += count
 
     def check_bytes(self, all_done: bool) -> None:
-        """`all_done` as in `Transactions.check`."""
         for (cta, _), b in self.mbarriers.items():
             b.bytes.check(self.reporter, f"{b.name} of CTA {cta}", all_done)
 
@@ -152,7 +143,6 @@ class Barriers:
         self.named.setdefault((agent.cta, number), {})[agent] = (self.world.publish(slot, "release"), pc)
 
     def named_complete(self, cta: int, number: int, agents: list[WarpId], waiters: list[WarpId]) -> None:
-        """Those who wait learn what all who came know."""
         here = self.named.get((cta, number), {})
         total = self.world.nothing
         for agent in agents:

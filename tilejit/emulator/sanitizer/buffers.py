@@ -44,5 +44,4 @@ class Buffers:
                 self.buffers.append(Named(base + at, base + at + size, found[3], stride if slots > 1 else 0))
 
     def name(self, offset: int) -> str:
-        """"" if nothing with a name holds the byte."""
         return next((n.at(offset) for n in (*self.buffers, *self.variables) if n.start <= offset < n.end), "")

@@ -22,8 +22,6 @@ IN_FLIGHT = 1 << 62
 
 @dataclass(eq=False)
 class Touch:
-    """By an instruction at one of the CTA's ticks, or by an operation (`op`)."""
-
     agent: WarpId
     pc: int
     kind: str
@@ -78,7 +76,6 @@ class GlobalMemory:
         return [0] if page is None else distinct(page[start % PAGE:start % PAGE + size])
 
     def waited(self, op: Op) -> None:
-        """The CTA knows that all writes of the operation are done."""
         write = self._in_flight.pop(op.number, None)
         if write is not None:
             write.tick = self.ctas.now(op.agent.cta)

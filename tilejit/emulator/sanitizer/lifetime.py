@@ -25,7 +25,6 @@ class Lifetime:
         self.order = [world.nothing] * world.warps
 
     def used(self, access: Access, cta: int) -> None:
-        """An access, by a warp or an operation of another CTA, to the memory of `cta`."""
         if not self.left[cta]:
             self._report(access, cta)
             return
@@ -36,7 +35,6 @@ class Lifetime:
         self.remote[cta][key] = access
 
     def exits(self, agent: WarpId) -> None:
-        """With the last warp of its CTA the memory is gone."""
         cta = agent.cta
         self.left[cta] -= 1
         if self.left[cta]:

@@ -47,8 +47,6 @@ class Op:
 
 
 class Access:
-    """One access to shared memory: by a warp at a tick, or by a part of an operation."""
-
     __slots__ = ("number", "slot", "tick", "op", "bit", "kind", "strong", "pc", "seq", "agent", "early", "replaced")
 
     def __init__(self, number: int, agent: WarpId, slot: int, tick: int, op: Op | None, bit: int, kind: str,

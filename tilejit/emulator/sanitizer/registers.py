@@ -22,7 +22,6 @@ class Registers:
         self.flying: dict[WarpId, dict[int, tuple[list[int], list[int]]]] = {}
 
     def touch(self, agent: WarpId, pc: int, register: int, write: bool, state: int) -> None:
-        """An instruction touches a register that a wgmma in flight owns."""
         name = self.program.registers[register]
         owner = "the accumulator" if state & ACCUMULATOR else "the A operand"
         did = "write to" if write else "read of"
@@ -30,7 +29,6 @@ class Registers:
                           "wgmma.wait_group since)", pc, (agent,), name)
 
     def unfenced(self, agent: WarpId, pc: int, register: int) -> None:
-        """A wgmma uses a register touched since the last wgmma.fence."""
         name = self.program.registers[register]
         self.reporter.add(kinds.WGMMA_FENCE, f"the wgmma uses {name} with no wgmma.fence since the warp last "
                           "touched it (or none at all)", pc, (agent,), name)

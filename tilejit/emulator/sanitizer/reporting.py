@@ -13,8 +13,6 @@ MOST_FINDINGS = 50
 
 
 class Reporter:
-    """Appends to the listener's findings."""
-
     def __init__(self, findings: list[Finding]):
         self.findings = findings
         self.program: Any = None
@@ -55,12 +53,10 @@ class Reporter:
         return f"{op.kind} issued at {self.at(op.pc)} by {self.warp(op.agent)}"
 
     def access(self, a: Access) -> str:
-        """`read by CTA 0 warp 4 at PTX line 30`, or `write of tma_load issued at ...`."""
         if a.op is not None:
             return f"{a.kind} of {self.operation(a.op)}"
         return f"{a.kind} by {self.warp(a.agent)} at {self.at(a.pc)}"
 
     def shared(self, cta: int, start: int, end: int) -> str:
-        """`shared bytes [0x400, 0x800) of CTA 0 (smem+0x0)`."""
         name = self.buffers.name(start) if self.buffers is not None else ""
         return f"shared bytes [{start:#x}, {end:#x}) of CTA {cta}" + (f" ({name})" if name else "")

@@ -43,7 +43,6 @@ class Region:
 
 
 def distinct(values: np.ndarray) -> list[int]:
-    """Quick when there are few runs."""
     flat = values.reshape(-1)
     changes = (flat[1:] != flat[:-1]).nonzero()[0]
     return sorted({*flat[changes].tolist(), int(flat[-1])})
@@ -62,7 +61,6 @@ class Shadow:
         region.put(self.readers, 0)
 
     def read(self, region: Region, extended: Callable[[int], int]) -> None:
-        """Replace every set of readers s of the region by extended(s)."""
         old = region.get(self.readers)
         numbers = distinct(old)
         if len(numbers) == 1:
@@ -75,8 +73,6 @@ class Shadow:
 
 
 class ReaderSets:
-    """Interned sets of reading accesses; 0 is the empty set."""
-
     def __init__(self) -> None:
         self.members: list[tuple[int, ...]] = [()]
         self._numbers: dict[tuple[int, ...], int] = {(): 0}

@@ -25,7 +25,6 @@ class SharedMemory:
         self.reporter, self.fence_reads = reporter, fence_reads
 
     def access(self, world: World, cta: int, starts: np.ndarray, size: int, now: Access) -> None:
-        """`now` touches `size` bytes of the CTA at every start."""
         shadow = world.shadows[cta]
         region = Region(starts, size)
         clock = world.clock_of(now)
@@ -58,7 +57,6 @@ class SharedMemory:
                 self._pair(world, cta, region, earlier, now, clock, number)
 
     def _barriers(self, world: World, cta: int, starts: np.ndarray, size: int, now: Access) -> None:
-        """Bytes of live mbarriers belong to mbarrier instructions."""
         live = world.barrier_bytes[cta]
         low, high = int(starts.min()), int(starts.max()) + size
         for offset, name in live.items():

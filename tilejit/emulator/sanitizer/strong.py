@@ -56,11 +56,9 @@ class CtaClocks:
         return other == cta or self.seen.get(cta, {}).get(other, 0) >= tick
 
     def knows_fenced(self, cta: int, other: int, tick: int) -> bool:
-        """Whether a proxy fence for global memory lies between that tick and now."""
         return self.seen.get(cta, {}).get(-1 - other, 0) >= tick
 
     def proxy_fence(self, cta: int) -> None:
-        """fence.proxy.async, of global memory or of all, by any of its warps."""
         seen = self.seen.setdefault(cta, {})
         _merge(seen, {-1 - other: tick for other, tick in self._release(cta).items() if other >= 0})
 

@@ -37,7 +37,6 @@ class TensorMaps:
                 known.add(number)
 
     def read(self, agent: WarpId, pc: int, address: int) -> None:
-        """The next copy of the warp uses a map."""
         self.reading[agent] = address
         known, r = self.acquired.get((agent.cta, address), set()), self.reporter
         for number in self.memory.last_writes(address, _BYTES):
@@ -56,7 +55,6 @@ class TensorMaps:
             self.used.setdefault(address, []).append(op)
 
     def written(self, agent: WarpId, pc: int, ctas: list[int], clock: Clock, starts: np.ndarray, size: int) -> None:
-        """Global memory is written by a warp of a cluster, which knows what its clock says."""
         for address in [a for a in self.used if ((starts < a + _BYTES) & (a < starts + size)).any()]:
             for op in self.used.pop(address):
                 if op.agent.cta in ctas and not clock.ops & op.all_bits():

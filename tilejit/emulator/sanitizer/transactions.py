@@ -30,7 +30,6 @@ class Transactions:
             self.own_phase[agent] = phase
 
     def phase_of_issue(self, agent: WarpId, phase: int) -> int:
-        """The phase of a copy that the warp issues now, in phase `phase`."""
         if agent in self.own_phase:
             return self.own_phase[agent]
         self.issue_first.add(agent)

@@ -12,8 +12,6 @@ GROUP = 4
 
 
 class World:
-    """`slot` numbers a cluster's warps, CTA after CTA."""
-
     def __init__(self, ctas: list[int], warps: int, size: int, wgmma_after_fence: bool):
         self.ctas, self.warps_per_cta = ctas, warps
         self.first = {cta: i * warps for i, cta in enumerate(ctas)}
@@ -55,13 +53,11 @@ class World:
 
     # -- publishing and observing --------------------------------------------------------------------
     def publish(self, slot: int, sem: str) -> Clock:
-        """What an arrival or a strong write makes known; the warp goes on in a new tick."""
         clock = self.released[slot] if sem == "relaxed" else self.clocks[slot]
         self.tick(slot)
         return clock
 
     def observe(self, slot: int, clock: Clock, sem: str) -> None:
-        """The warp has seen the result of `publish`es."""
         if sem == "relaxed":
             self.relaxed[slot] = self.relaxed[slot].join(clock)
         else:
@@ -98,7 +94,6 @@ class World:
         return op
 
     def op_access(self, op: Op, kind: str, cta: int) -> Access:
-        """One part of an operation: all its reads, or its writes to one CTA."""
         if kind == "read":
             bit = op.read_bit
         else:

@@ -13,7 +13,6 @@ from tilejit.emulator.vm.floating import decode, encode, flush, nan_of, saturate
 
 @njit
 def int_width(fmt: int) -> int:
-    """0 for a float."""
     if fmt == k.U8 or fmt == k.S8:
         return 8
     if fmt == k.U16 or fmt == k.S16:
@@ -113,7 +112,6 @@ def nearest_tf32(a: int, satfinite: bool) -> int:
 
 @njit
 def convert(a: int, b: int, src: int, dst: int, rnd: int, flags: int) -> int:
-    """b is the low half's source when the destination is packed from two registers."""
     sat, satfinite = flags & k.SAT != 0, flags & k.SATFINITE != 0
     if dst == k.F16X2 or dst == k.BF16X2 or dst == k.E4M3X2 or dst == k.E5M2X2:
         part = k.F16 if dst == k.F16X2 else (k.BF16 if dst == k.BF16X2 else (

@@ -34,7 +34,6 @@ def to_odd(s: float, err: float) -> float:
 
 @njit
 def directed(s: float, err: float, rnd: int) -> float:
-    """s + err with rounding rnd, where s is the nearest."""
     if err == 0.0 or err != err or math.isinf(s) or rnd == k.RN:
         return s
     if (rnd == k.RM and err < 0) or (rnd == k.RP and err > 0) or (rnd == k.RZ and (err < 0) == (s > 0)):
@@ -44,14 +43,12 @@ def directed(s: float, err: float, rnd: int) -> float:
 
 @njit
 def error_of_sum(x: float, y: float, s: float) -> float:
-    """x + y - s exactly (Knuth's TwoSum)."""
     b = s - x
     return (x - (s - b)) + (y - b)
 
 
 @njit
 def overflowed(s: float, rnd: int) -> float:
-    """What a finite sum or product beyond the largest number rounds to."""
     inward = rnd == k.RZ or (rnd == k.RM and s > 0) or (rnd == k.RP and s < 0)
     return math.copysign(_LARGEST, s) if inward else math.copysign(np.inf, s)
 

@@ -17,7 +17,6 @@ from tilejit.emulator.vm.directed import directed64, error_of_sum, to_odd, zero_
 
 @njit
 def geometry(fmt: int) -> tuple[int, int, int]:
-    """Mantissa bits, least exponent of a normal number, and the largest finite code of a format."""
     if fmt == k.F16:
         return 10, -14, 0x7BFF
     if fmt == k.BF16:
@@ -228,7 +227,6 @@ def rounded64(sub: int, x: float, y: float, z: float, rnd: int, nearest: float) 
 
 @njit
 def general(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) -> int:
-    """Everything but plain f32 arithmetic to nearest."""
     if flags & k.FTZ:
         a, b, c = flush(a, fmt), flush(b, fmt), flush(c, fmt)
     width = 63 if fmt == k.F64 else (31 if fmt == k.F32 else 15)
@@ -271,7 +269,6 @@ def general(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) ->
 
 @njit
 def float_op(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) -> int:
-    """Packed formats do both halves."""
     if fmt == k.F32 and rnd == k.RN and flags == 0 and sub <= k.FFMA:
         x, y = f32_of(a), f32_of(b)
         if sub == k.FADD:

@@ -18,7 +18,6 @@ from tilejit.emulator.vm.bits import (
 
 @njit
 def reverse(value: int, width: int) -> int:
-    """The low `width` bits in opposite order."""
     out = 0
     for i in range(width):
         out = (out << 1) | ((value >> i) & 1)
@@ -118,7 +117,6 @@ def saturating(x: int) -> int:
 
 @njit
 def rare(sub: int, a: int, b: int, c: int, e: int, w: int, flags: int, imm: int) -> int:
-    """Operations kept out of the hot function."""
     s = flags & k.SIGNED != 0
     if sub == k.MULHI or sub == k.MADHI:
         if w == 64:
@@ -209,7 +207,6 @@ def extreme(sub: int, a: int, b: int, w: int, flags: int) -> int:
 
 @njit
 def pair_op(sub: int, a: int, b: int, flags: int) -> int:
-    """Of both 16-bit halves."""
     if sub == k.ADD:
         return low((a >> 16) + (b >> 16), 16) << 16 | low(a + b, 16)
     return extreme(sub, a >> 16, b >> 16, 16, flags) << 16 | extreme(sub, a, b, 16, flags)
@@ -217,7 +214,6 @@ def pair_op(sub: int, a: int, b: int, flags: int) -> int:
 
 @njit
 def int_op(sub: int, a: int, b: int, c: int, e: int, w: int, flags: int, imm: int) -> int:
-    """Values are zero-extended to 64 bits."""
     s = flags & k.SIGNED != 0
     if flags & k.PACKED:
         return pair_op(sub, a, b, flags)

@@ -22,7 +22,6 @@ from tilejit.emulator.vm.floating import float_op
 
 @njit
 def raw_load(address: int, size: int) -> int:
-    """1, 2, 4 or 8 bytes."""
     if size == 4:
         return load32(address)
     if size == 8:
@@ -95,7 +94,6 @@ def translate(st, space: int, address: int, size: int, warp: int, lane: int,
 
 @njit
 def event(st, kind: int, warp: int, pc: int, space: int, size: int, mask: int) -> int:
-    """A new trace record; returns the host address of its first address field."""
     p = st[k.ST_EVENTS] + 8 * k.EVENT_WIDTH * st[k.ST_EVENT_COUNT]
     st[k.ST_EVENT_COUNT] += 1
     store64(p + 8 * k.EV_KIND, kind)
@@ -122,7 +120,6 @@ def traced_address(st, space: int, address: int, host: int, warp: int) -> int:
 
 @njit
 def load(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
-    """Every active lane reads row[COUNT] elements of row[FMT] bytes."""
     space, size, count = row[k.SUB], row[k.FMT], max(row[k.COUNT], 1)
     total = size * count
     record = np.int64(0)
@@ -227,7 +224,6 @@ def format_bytes(fmt: int) -> int:
 
 @njit
 def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
-    """Lane after lane; vector forms are element after element."""
     op, fmt, space = row[k.SUB], row[k.FMT], row[k.TARGET]
     size, count = format_bytes(fmt), max(row[k.COUNT], 1)
     record, flags = np.int64(0), np.int64(0)

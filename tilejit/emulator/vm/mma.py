@@ -23,7 +23,6 @@ def element(bits: int, fmt: int) -> float:
 
 @njit
 def accumulators(row) -> int:
-    """Registers of D (and of C) a thread."""
     n = 2 if row[k.RECONV] == 8 else 4
     return n // 2 if row[k.IMM] == k.F16 else n
 

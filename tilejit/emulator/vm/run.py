@@ -23,7 +23,6 @@ from tilejit.emulator.vm.warp import carry, match, redux, set_predicate, shuffle
 
 @njit
 def guard_mask(regs, reg: int, negate: int, mask: int) -> int:
-    """The lanes of mask whose predicate holds."""
     bits = 0
     for lane in range(32):
         bits |= (regs[reg * 32 + lane] & 1) << lane
@@ -65,7 +64,6 @@ def new_split(sp, pc: int, mask: int, reconv: int, parent: int) -> int:
 
 @njit
 def first_ready(sp) -> int:
-    """-1 if none."""
     for s in range(k.SPLITS):
         if sp[s, k.SP_STATE] == k.READY:
             return s
@@ -75,7 +73,6 @@ def first_ready(sp) -> int:
 @njit
 def diverge(sp, s: int, taken: int, target: int, other: int, after: int,
             reconv: int) -> int:
-    """Divide split s at a branch; returns the split to go on with."""
     if reconv == sp[s, k.SP_RECONV]:
         p = sp[s, k.SP_PARENT]
         if target == reconv and p >= 0:
@@ -105,7 +102,6 @@ def diverge(sp, s: int, taken: int, target: int, other: int, after: int,
 
 @njit
 def check_registers(st, row, pool, states, warp: int, pc: int, mask: int) -> None:
-    """Tell of reads of registers never written and of touches of registers that a wgmma owns."""
     op = row[k.OP]
     if row[k.GUARD] >= 0:
         touch(st, states, warp, pc, row[k.GUARD], np.bool_(False))
@@ -151,7 +147,6 @@ def touch(st, states, warp: int, pc: int, reg: int, write: bool) -> None:
 
 @njit
 def leave(st, sp, split: int, pc: int, mask: int) -> None:
-    """Save where a split is, for Python and to come back to."""
     sp[split, k.SP_PC] = pc
     st[k.ST_SPLIT] = split
     st[k.ST_MASK] = mask

@@ -57,7 +57,6 @@ def rounded(x: float, form: int) -> float:
 
 @njit
 def ordinary(a, i: int, b, j: int, c: float) -> float:
-    """A sum with infinities or NaNs among its terms."""
     total = np.float64(c)
     for n in range(a.shape[1]):
         total += np.float64(a[i, n]) * np.float64(b[j, n])

@@ -81,7 +81,6 @@ def match(row, regs, mask: int) -> None:
 
 @njit
 def redux(row, regs, mask: int) -> None:
-    """An integer operation over the active lanes."""
     total, zero, width = np.int64(0), np.int64(0), np.int64(32)
     first = True
     for lane in range(32):

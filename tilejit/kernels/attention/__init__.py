@@ -1,4 +1,3 @@
-"""Attention: softmax(Q K^T) V for every head, without storing the scores (FlashAttention, arXiv 2205.14135)."""
 from tilejit.kernels.attention.blocks import attention_blocks
 from tilejit.kernels.attention.function import attention
 from tilejit.kernels.attention.latent import latent_attention

@@ -91,7 +91,6 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_part
 
 @tilejit.kernel
 def weights(scores, log, factor, query, key, keep, at, opts, MASKED: tl.constexpr):
-    """Weights of products, where `log` is the row's (or column's) logarithm of their sum."""
     if changes(opts.mods):
         p = tl.exp2(changed(scores * factor, query, key, at, opts.mods) * _LOG2E - log)
         if MASKED:
@@ -106,7 +105,6 @@ def weights(scores, log, factor, query, key, keep, at, opts, MASKED: tl.constexp
 
 @tilejit.kernel
 def dropped(x, query, key, at, mods):
-    """x where weights are kept, so much greater as there are fewer of them."""
     if mods.dropout is not None:
         x = tl.where(kept(query, key, at, mods), x * (1.0 / (1.0 - mods.dropout)), 0.0)
     return x
@@ -178,7 +176,6 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, l
 
 @tilejit.kernel
 def give_keys(desc, x, n, head, at, opts):
-    """The gradients of keys, or values, from the n-th on."""
     x = x.to(desc.dtype)
     if opts.sequences.keys is not None:
         length = at.first_key + at.keys
@@ -238,7 +235,6 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc,
 @tilejit.kernel
 def keys_of_queries(k_desc, v_desc, q, grad, log, delta, dq, start, stop, factor, query, prefix, head, at, opts,
                     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, MASKED: tl.constexpr):
-    """The gradient of a block of queries with the keys from `start` to `stop`; head: of keys."""
     columns = tl.arange(0, BN)[None, :]
     for n in tl.range(start, stop, BN, split_masks=False):
         k = k_desc.load([at.row, at.first_key + n, head, 0]).reshape([BN, D])

@@ -69,7 +69,6 @@ class Extras(NamedTuple):
 
 
 def flat(extras: Extras) -> tuple[Any, ...]:
-    """All arrays, one after another."""
     return (*extras[:8], *(extras.descales or ()), *extras.aux)
 
 
@@ -163,7 +162,6 @@ def _check_extras(batch: int, heads: int, kv_heads: int, infos: tuple[ArrayInfo 
 
 
 def readable(name: str, x: ArrayInfo) -> None:
-    """Raise LaunchError for what TMA cannot read."""
     if 0 in x.shape:
         return
     lines = [s * x.dtype.bytes for s, n in zip(x.strides[:-1], x.shape[:-1]) if n > 1]

@@ -81,7 +81,6 @@ def parts_of(programs: int, blocks: int, chip: int) -> int:
 
 
 def decodes(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, case: Case, infos: tuple[ArrayInfo | None, ...]) -> bool:
-    """Whether a case is one of few queries."""
     if infos[3] is not None or infos[7] is not None or q.dtype.bytes == 1 or case.dropout is not None:
         return False
     return bool(q.shape[1]) and q.shape[1] * (q.shape[2] // max(1, k.shape[-2])) <= ROWS
@@ -132,7 +131,6 @@ def combine(of_parts: Any, logs: Any, out: Any, lse: Any, sinks: Any, parts: int
 
 
 def _rows(x: ArrayInfo, pack: int, columns: int) -> tilejit.TensorDescriptor:
-    """Blocks of the queries of `pack` heads."""
     if pack == 1:
         return blocks_of(x, ROWS, columns)
     (batch, n, heads, d), (down, row, across, one) = x.shape, pitches(x)

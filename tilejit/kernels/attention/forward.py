@@ -184,7 +184,6 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
 
 def check_results(q: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, case: Case,
                   infos: tuple[ArrayInfo | None, ...]) -> None:
-    """Raise LaunchError for results of other shapes and dtypes."""
     shape = (*q.shape[:-1], v.shape[-1])
     if out.shape != shape or out.dtype != _result(q):
         raise tilejit.LaunchError(f"{WHAT}: out must be {list(shape)} of {_result(q)}, found {list(out.shape)} of "

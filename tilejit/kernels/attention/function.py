@@ -124,7 +124,6 @@ def _case(numbers: tuple[int, ...], reals: tuple[float, ...]) -> Case:
 def operator(q: Any, k: Any, v: Any, sinks: Any, alibi: Any, prefix: Any, cu_queries: Any, cu_keys: Any,
              used_keys: Any, pages: Any, blocks: Any, descales: Any, aux: Any, numbers: Any,
              reals: Any) -> tuple[Any, Any]:
-    """Attention, and logarithms of sums."""
     lse = _logs(q, cu_queries)
     extras = _extras(sinks, alibi, prefix, cu_queries, cu_keys, used_keys, pages, blocks, descales, aux)
     return forward(q, k, v, _case(tuple(numbers), tuple(reals)), extras, lse=lse), lse
@@ -141,7 +140,6 @@ def _gradients_like(grad: Any, lse_grad: Any, out: Any, lse: Any, q: Any, k: Any
 def gradient_operator(grad: Any, lse_grad: Any, out: Any, lse: Any, q: Any, k: Any, v: Any, sinks: Any, alibi: Any,
                       prefix: Any, cu_queries: Any, cu_keys: Any, used_keys: Any, pages: Any, blocks: Any,
                       descales: Any, aux: Any, numbers: Any, reals: Any) -> tuple[Any, Any, Any, Any]:
-    """Of q, k, v and sinks (empty without any)."""
     extras = _extras(sinks, alibi, prefix, cu_queries, cu_keys, used_keys, pages, blocks, descales, aux)
     dq, dk, dv, of_sinks = gradients(grad, q, k, v, out, lse, lse_grad, _case(tuple(numbers), tuple(reals)), extras)
     return dq, dk, dv, tilejit.empty_like(q, (0,)) if of_sinks is None else of_sinks

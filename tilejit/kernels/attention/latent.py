@@ -127,7 +127,6 @@ def _like(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool,
 @tilejit.torch_op("tilejit::latent_attention", "(Tensor q, Tensor cache, Tensor? used_keys, Tensor? pages, int dv, "
                   "bool causal, float scale) -> (Tensor, Tensor)", fake=_like)
 def operator(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, scale: float) -> tuple[Any, Any]:
-    """The result, and logarithms of sums."""
     return _run(q, cache, used_keys, pages, dv, causal, scale)
 
 

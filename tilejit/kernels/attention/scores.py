@@ -181,7 +181,6 @@ def seen(query, key, at, prefix, opts):
 
 @tilejit.kernel
 def changes(mods):
-    """Whether scores are anything else than products times a scale: a constant."""
     return mods.softcap is not None or mods.slopes is not None or mods.score is not None
 
 
@@ -209,7 +208,6 @@ def sloped(x, query, key, at, mods):
 
 @tilejit.kernel
 def changed(x, query, key, at, mods):
-    """The scores that the softmax is given, for products that are scaled."""
     x = sloped(capped(x, mods), query, key, at, mods)
     if mods.score is not None:
         x = mods.score(x, at.batch, at.head, *inside(query, key, at), *mods.aux)
@@ -218,7 +216,6 @@ def changed(x, query, key, at, mods):
 
 @tilejit.kernel
 def change_gradient(grad, x, query, key, at, mods):
-    """The gradient of x, where grad is that of changed(x)."""
     y = capped(x, mods)
     if mods.score is not None:
         y_sloped = sloped(y, query, key, at, mods)

@@ -90,6 +90,5 @@ def sum_parts(sums: Sequence[tuple[Any, Any]], count: int, columns: int) -> None
 
 
 def sums_like(x: Any, shape: tuple[int, ...]) -> Any:
-    """Memory for sums of what x has: fp32, or fp64 for fp64."""
     double = tilejit.array_info(x).dtype == tl.float64
     return tilejit.empty_like(x, shape, tl.float64 if double else tl.float32)

@@ -300,7 +300,6 @@ class Call:
         total_of(self.x.n, self.x.columns, out, rows, over, count, self.target, self.weight, self.ignore)
 
     def rows(self, loss: Any, lse: Any, dx: Matrix | None, count: Any) -> None:
-        """The rows' losses, and what else there is an array for."""
         x = self.x
         if not x.n:
             return

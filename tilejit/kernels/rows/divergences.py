@@ -37,7 +37,6 @@ def terms(x, y, KIND: tl.constexpr, beta):
 @tilejit.kernel
 def divergence_kernel(x, y, out, n, columns, x_pitch, y_pitch, beta, KIND: tl.constexpr, ROWS: tl.constexpr,
                       BLOCK: tl.constexpr):
-    """ROWS rows a program, a block of columns at a time."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     total = tl.zeros((ROWS, BLOCK), wide_type(x))
@@ -53,7 +52,6 @@ def divergence_kernel(x, y, out, n, columns, x_pitch, y_pitch, beta, KIND: tl.co
 @tilejit.kernel
 def divergence_gradient_kernel(grad, x, y, out, n, columns, x_pitch, y_pitch, out_pitch, beta, KIND: tl.constexpr,
                                BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Each row's gradient times the derivatives."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     v = wide(tl.load(x + row * x_pitch + cols, inside, other=0.0))
     value, slope = terms(v, tl.load(y + row * y_pitch + cols, inside, other=0.0).to(v.dtype), KIND, beta)

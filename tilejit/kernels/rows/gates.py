@@ -43,7 +43,6 @@ def activated(z, ACTIVATION: tl.constexpr):
 @tilejit.kernel
 def glu_kernel(gate, up, out, n, columns, gate_pitch, up_pitch, out_pitch, ACTIVATION: tl.constexpr,
                BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """activation(gate), times up unless that is None."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     y, d = activated(wide(tl.load(gate + row * gate_pitch + cols, inside, other=0.0)), ACTIVATION)
     if up is not None:
@@ -54,7 +53,6 @@ def glu_kernel(gate, up, out, n, columns, gate_pitch, up_pitch, out_pitch, ACTIV
 @tilejit.kernel
 def glu_gradient_kernel(grad, gate, up, d_gate, d_up, n, columns, grad_pitch, gate_pitch, up_pitch, d_gate_pitch,
                         d_up_pitch, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Without `up` that of gate alone."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     g = wide(tl.load(grad + row * grad_pitch + cols, inside, other=0.0))
     y, d = activated(wide(tl.load(gate + row * gate_pitch + cols, inside, other=0.0)).to(g.dtype), ACTIVATION)

@@ -20,7 +20,6 @@ LEAST = 1024
 
 @tilejit.kernel
 def scale_kernel(x, factor, out, n, columns, x_pitch, out_pitch, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """x times a number in memory, in the dtype of `out`."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     v = wide(tl.load(x + row * x_pitch + cols, inside, other=0.0))
     put(out + row * out_pitch + cols, v * tl.load(factor), inside)
@@ -68,7 +67,6 @@ def linear_cross_entropy_forward(loss, dx, dw, x: Array, weight: Array, target: 
 @operator(gx=lambda dx: dx, gw=lambda weight, wants_weight: weight if wants_weight else None)
 def linear_cross_entropy_gradient(gx, gw, grad_loss: Array, dx: Array, dw: Array, weight: Array,
                                   wants_weight: bool) -> None:
-    """Those of the loss, which are known, times its own."""
     what = "linear_cross_entropy_gradient"
     factor = vector(what, grad_loss, 1, "grad")
     for made, out in ((dx, gx), (dw, gw)):

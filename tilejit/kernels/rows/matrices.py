@@ -1,4 +1,3 @@
-"""Arrays as matrices of rows: [.., columns] seen as [n, columns] with one distance from row to row."""
 from __future__ import annotations
 
 from math import prod
@@ -64,7 +63,6 @@ def same(what: str, x: Any, y: Any, name: str, other: str = "x") -> None:
 
 
 def contiguous(x: Any) -> Any:
-    """x, or a row-major copy of it."""
     if hasattr(x, "contiguous"):
         return x.contiguous()
     if isinstance(x, tilejit.DeviceArray):
@@ -75,7 +73,6 @@ def contiguous(x: Any) -> Any:
 
 
 def is_contiguous(info: tilejit.ArrayInfo) -> bool:
-    """Whether an array is row-major without gaps."""
     pitch = _pitch(info.shape, info.strides)
     return pitch is not None and (pitch == info.shape[-1] or prod(info.shape[:-1]) <= 1) or not info.shape
 

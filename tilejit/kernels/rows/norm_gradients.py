@@ -140,7 +140,6 @@ def long_norm_gradient_kernel(x, weight, grad, more, out, stats, columns, x_pitc
 
 @tilejit.kernel
 def weighted(grad, weight, offset, at, weights_at, inside):
-    """grad * (weight + offset) there."""
     g = wide(tl.load(grad + at, inside, other=0.0))
     if weight is not None:
         w = tl.load(weight + weights_at, inside, other=0.0).to(g.dtype)
@@ -176,7 +175,6 @@ def layernorm_gradient(dx, dw, db, grad_out: Array, x: Array, weight: Array | No
           db=lambda bias, wants_bias: _asked(bias, wants_bias))
 def add_rmsnorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total: Array, weight: Array | None,
                          bias: Array | None, eps: float, offset: float, wants_weight: bool, wants_bias: bool) -> None:
-    """Of x (and of the residual: the same), weight and bias."""
     launch_gradient("add_rmsnorm_gradient", dx, dw, db, grad_out, total, weight, bias, eps, offset, False, grad_total)
 
 

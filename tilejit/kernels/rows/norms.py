@@ -106,7 +106,6 @@ def rmsnorm(out, x: Array, weight: Array | None = None, eps: float = 1e-6, offse
 
 
 def _stats(x: Any) -> Any:
-    """Means and reciprocal deviations of rows, where they are kept for the gradient."""
     double = tilejit.array_info(x).dtype == tl.float64
     return (x, (2, prod(x.shape[:-1])), tl.float64 if double else tl.float32) if x.shape[-1] > CTA else None
 

@@ -19,7 +19,6 @@ BLOCK, PARTS, WARPS = 2048, 1024, 8
 
 @tilejit.kernel
 def tensor_at(table, index, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """A pointer from the table; ALIGNED: to a multiple of 16 bytes."""
     pointer = tl.load(table + index).to(tl.pointer_type(TYPE))
     return tl.multiple_of(pointer, 16) if ALIGNED else pointer
 
@@ -89,7 +88,6 @@ def norm_kernel(parts, norm, factor, count, most, PARTS: tl.constexpr):
 
 @tilejit.kernel
 def scale_kernel(table, blocks, count, factor, G: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of one of the tensors a program, times the factor."""
     by = tl.load(factor)
     if by != 1.0:
         tensor = tl.load(blocks + tl.program_id(0).to(tl.int64) * 2)
@@ -183,7 +181,6 @@ def _table(lists: tuple[list[Any], ...]) -> tuple[Any, Any, int, bool]:
 
 
 def _placed(like: Any, x: Any) -> Any:
-    """A numpy array where `like` is."""
     if hasattr(like, "new_tensor"):
         import torch
 

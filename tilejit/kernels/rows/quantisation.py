@@ -43,7 +43,6 @@ def quantise_rows_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: tl.con
 @tilejit.kernel
 def long_quantise_rows_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: tl.constexpr, BLOCK: tl.constexpr,
                               ROWS: tl.constexpr):
-    """One row a program, in blocks."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     most = tl.zeros((BLOCK,), tl.float32)
@@ -62,7 +61,6 @@ def long_quantise_rows_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: t
 @tilejit.kernel
 def quantise_blocks_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: tl.constexpr, SIZE: tl.constexpr,
                            BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """BLOCK columns of ROWS rows a program, a scale for SIZE of them."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     v = tl.load(x + row * x_pitch + cols, inside, other=0.0).to(tl.float32)
     v = tl.reshape(v, (ROWS, BLOCK // SIZE, SIZE))
@@ -76,7 +74,6 @@ def quantise_blocks_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: tl.c
 
 @tilejit.kernel
 def greatest_kernel(x, parts, n, columns, x_pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """A persistent walk over blocks: the greatest of each program's."""
     across = tl.cdiv(columns, BLOCK)
     blocks = across * tl.cdiv(n, ROWS)
     most = tl.zeros((ROWS, BLOCK), tl.float32)

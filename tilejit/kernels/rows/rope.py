@@ -73,7 +73,6 @@ def rope_gradient(dx, grad: Array, cos: Array, sin: Array, positions: Array | No
 
 def launch(what: str, out: Array, x: Array, cos: Array, sin: Array, positions: Array | None, interleaved: bool,
            inverse: bool) -> None:
-    """Raises LaunchError for shapes that do not fit."""
     info = tilejit.array_info(x)
     if len(info.shape) != 4:
         raise tilejit.LaunchError(f"{what}: x must be [batch, length, heads, columns], found shape {list(info.shape)}")

@@ -123,7 +123,6 @@ def softmax_gradient(dx, grad: Array, out: Array, scale: float = 1.0) -> None:
 @gradient(log_softmax, "x")
 @operator(dx=lambda out: out)
 def log_softmax_gradient(dx, grad: Array, out: Array, scale: float = 1.0) -> None:
-    """Of x, where out is log_softmax(x, .., scale)."""
     _gradient("log_softmax_gradient", dx, grad, out, scale, True)
 
 

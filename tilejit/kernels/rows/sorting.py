@@ -70,7 +70,6 @@ def sort_kernel(x, values, indices, n, columns, pitch, values_pitch, DESCENDING:
 
 @tilejit.kernel
 def sort_run_kernel(x, keys, columns, pitch, DESCENDING: tl.constexpr, BLOCK: tl.constexpr):
-    """Keys of a run of BLOCK columns of a row, sorted."""
     runs = tl.cdiv(columns, BLOCK)
     row = (tl.program_id(0) // runs).to(tl.int64)
     at = tl.program_id(0) % runs * BLOCK + tl.arange(0, BLOCK)
@@ -117,7 +116,6 @@ def merge_kernel(keys, out, columns, run, BLOCK: tl.constexpr):
 
 @tilejit.kernel
 def sorted_kernel(x, keys, values, indices, n, columns, pitch, values_pitch, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Values and columns that keys stand for."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     at = column_of(tl.load(keys + row * columns + cols, inside, other=0))
     put(values + row * values_pitch + cols, tl.load(x + row * pitch + at, inside, other=0), inside)
@@ -148,7 +146,6 @@ def topk_kernel(x, values, indices, n, columns, pitch, k, LARGEST: tl.constexpr,
 
 @tilejit.kernel
 def place_kernel(grad, indices, out, n, k, grad_pitch, out_pitch, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Numbers to the columns that they came from."""
     row, cols, inside = element_tile(n, k, BLOCK, ROWS)
     at = tl.load(indices + row * k + cols, inside, other=0)
     put(out + row * out_pitch + at, tl.load(grad + row * grad_pitch + cols, inside, other=0.0), inside)
@@ -223,7 +220,6 @@ def _checked(what: str, x: Any) -> Matrix:
 
 
 def _narrow(m: Matrix) -> bool:
-    """Whether keys have 32 bits."""
     return tilejit.array_info(m.array).dtype.bits <= 16 and m.columns <= 65536
 
 

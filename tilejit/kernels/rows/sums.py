@@ -1,4 +1,3 @@
-"""Sums, means, running sums and the greatest element along rows."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,13 +17,11 @@ RUNNING = (4096, 4)
 
 @tilejit.kernel
 def summed(x):
-    """Floats as they are computed with, integers in int64."""
     return wide(x) if x.dtype.is_floating() else x.to(tl.int64)
 
 
 @tilejit.kernel
 def zeros_for(pointer, SHAPE: tl.constexpr):
-    """Of the type in which what is loaded from there is summed."""
     if pointer.dtype.element_ty.is_floating():
         if pointer.dtype.element_ty == tl.float64:
             return tl.zeros(SHAPE, tl.float64)
@@ -47,7 +44,6 @@ def row_sum_kernel(x, out, n, columns, pitch, MEAN: tl.constexpr, ROWS: tl.const
 
 @tilejit.kernel
 def spread_kernel(x, out, n, columns, pitch, over, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Each row's number, over another one, in all of its columns."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     put(out + row * pitch + cols, wide(tl.load(x + row, row < n, other=0.0)) / over + tl.zeros_like(cols), inside)
 
@@ -70,7 +66,6 @@ def running_sum_kernel(x, out, n, columns, x_pitch, out_pitch, REVERSE: tl.const
 
 @tilejit.kernel
 def lowest(pointer):
-    """What no element there is less than."""
     t = pointer.dtype.element_ty
     if t.is_floating():
         return -float("inf")
@@ -79,7 +74,6 @@ def lowest(pointer):
 
 @tilejit.kernel
 def greater(v, w):
-    """NaN is above all."""
     return tl.maximum(v, w, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -108,14 +102,12 @@ def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLO
 
 @tilejit.kernel
 def compared(x):
-    """In a type that is compared at once."""
     if x.dtype.is_floating():
         return wide(x)
     return x if x.dtype.primitive_bitwidth >= 32 else x.to(tl.int32)
 
 
 def _summed(x: Any) -> Any:
-    """Of x's dtype, of integers int64."""
     dtype = tilejit.array_info(x).dtype
     return x, x.shape[:-1], dtype if dtype.is_floating() else tl.int64
 

@@ -51,7 +51,6 @@ def wide_type(pointer):
 
 @tilejit.kernel
 def put(pointer, x, mask):
-    """In the pointer's type."""
     tl.store(pointer, x.to(pointer.dtype.element_ty), mask)
 
 
@@ -65,7 +64,6 @@ def row_sum(x, ROWS: tl.constexpr):
 
 @tilejit.kernel
 def row_max(x, ROWS: tl.constexpr):
-    """The greatest element of each row."""
     if ROWS == 1:
         return tl.max(x, 0)
     return tl.max(x, 1)[:, None]

@@ -14,7 +14,6 @@ SIDE, WARPS = 128, 8
 
 @tilejit.kernel
 def transpose_kernel(x, out, rows, columns, x_matrix, x_pitch, SIDE: tl.constexpr):
-    """A block of one of the matrices [rows, columns] a program."""
     across, down = tl.cdiv(columns, SIDE), tl.cdiv(rows, SIDE)
     pid = tl.program_id(0)
     which = (pid // (across * down)).to(tl.int64)

@@ -53,7 +53,6 @@ def gdc_launch_dependents(*, _b: KernelBuilder) -> None:
 @builtin
 def convert_custom_float8(arg: Any, dst_ty: Any, fp_downcast_rounding: Any = None, has_minx2: Any = True, *,
                           _b: KernelBuilder) -> tensor:
-    """From fp8e4b15 to fp16 or fp32, or back, as a cast does."""
     return sem.cast(_b, to_tensor(_b, arg), sem.as_dtype(dst_ty))
 
 

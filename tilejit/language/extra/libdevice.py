@@ -25,7 +25,6 @@ _CLASS = {32: "r", 64: "l", 16: "h"}
 
 
 def _public(name: str, doc: str) -> Callable[[Callable[..., Any]], Any]:
-    """Register a function of terms as a builtin on tensors and numbers."""
     def register(fn: Callable[..., Term]) -> Any:
         def call(*args: Any, _b: KernelBuilder) -> tensor:
             return fn(*(Term(_b, a) for a in args)).tensor
@@ -110,7 +109,6 @@ for _name, _from, _to in (("int_as_float", int32, fp32), ("float_as_int", fp32, 
 
 # -- functions of floats: on fp64 as they are, on fp32 by way of fp64 --
 def _float(name: str, *xs: Term) -> list[Term]:
-    """In their common type, fp32 or fp64, and shape."""
     elems = [x.elem for x in xs]
     t = fp64 if fp64 in elems else fp32
     for e in elems:
@@ -165,7 +163,6 @@ def _erfinv(x: Term) -> Term:
 
 
 def _length(*xs: Term) -> Term:
-    """sqrt of the sum of squares, without overflow on the way."""
     most = xs[0].abs()
     for x in xs[1:]:
         most = most.op("maximum", x.abs())

@@ -7,8 +7,6 @@ from typing import Any
 
 
 class CublasLt:
-    """Its workspace is a torch tensor."""
-
     def __init__(self, workspace: Any):
         self.workspace = workspace
 

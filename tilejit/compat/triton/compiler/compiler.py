@@ -72,7 +72,6 @@ class CompiledKernel:
                                             signature=self.info["signature"]))
 
     def _init_handles(self) -> None:
-        """Counts as loaded; in fact it is at its first launch."""
         self.loaded = os.getpid()
 
     def __del__(self) -> None:
@@ -84,7 +83,6 @@ class CompiledKernel:
         return self.compiled.report()
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        """Launch with the constants and options that this was compiled with."""
         return self.compiled[grid]
 
     def __getattr__(self, name: str) -> Any:
@@ -93,8 +91,6 @@ class CompiledKernel:
 
 @dataclass
 class ASTSource:
-    """To be compiled without arrays or a GPU."""
-
     fn: JITFunction
     signature: Mapping[str, str]
     constexprs: Mapping[Any, Any] | None = None

@@ -12,7 +12,6 @@ globals().update({k: v for k, v in vars(_language).items() if not k.startswith("
 
 @ConstexprFunction
 def _log2(i: int) -> int:
-    """For packages that write their own sorts."""
     return i.bit_length() - 1
 
 

@@ -13,7 +13,6 @@ def current_target() -> GPUTarget:
 
 @constexpr_function
 def is_cuda() -> bool:
-    """Always: the emulator is one of NVIDIA's chips too."""
     return True
 
 

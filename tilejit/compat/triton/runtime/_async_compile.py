@@ -9,8 +9,6 @@ active_mode: ContextVar[AsyncCompileMode | None] = ContextVar("tilejit_triton_as
 
 
 class FutureKernel:
-    """A kernel that is being compiled; `result()` waits for it."""
-
     def __init__(self, future: Future, finish: Callable[[Any], Any]):
         self.future, self.finish = future, finish
         self.made: Any = None

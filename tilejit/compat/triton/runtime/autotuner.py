@@ -161,7 +161,6 @@ class Autotuner(Choices, KernelInterface):
                 *[str(x.dtype) for x in named.values() if hasattr(x, "dtype")])
 
     def _search(self, key: tuple, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Choose the configuration for a key; whether anything was timed for it."""
         configs = self.prune_configs(kwargs)
         if len(configs) == 1:
             self.cache[key] = configs[0]
@@ -246,7 +245,6 @@ class Autotuner(Choices, KernelInterface):
                              "auto-tuned symbols.")
 
     def _bench(self, *args: Any, config: Config, **meta: Any) -> Any:
-        """What one configuration costs: numbers whose first counts."""
         self._check_names(config, meta)
         if knobs.autotuning.print:
             print(f"Autotuning kernel {self.__name__} with config {config}")
@@ -312,7 +310,6 @@ def _first(times: Any) -> float:
 
 
 def _bench_for(warmup: float | None, rep: float | None, graph: bool) -> Callable[..., Any] | None:
-    """A timer by the arguments that Triton once had for it; None without them."""
     from tilejit.compat.triton import testing
 
     if graph:
@@ -327,7 +324,6 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
              pre_hook: Callable[..., Any] | None = None, post_hook: Callable[..., Any] | None = None,
              warmup: float | None = None, rep: float | None = None, use_cuda_graph: bool = False,
              do_bench: Callable[..., Any] | None = None, cache_results: bool = False) -> Callable[[Any], Autotuner]:
-    """See `tilejit.autotune`."""
     return lambda fn: Autotuner(fn, fn.arg_names, configs, key, reset_to_zero, restore_value, pre_hook, post_hook,
                                 prune_configs_by, warmup, rep, use_cuda_graph, do_bench, cache_results)
 

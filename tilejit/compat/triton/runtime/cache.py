@@ -33,7 +33,6 @@ class FileCacheManager(CacheManager):
         return str(Path(self.cache_dir, filename)) if self.has_file(filename) else None
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
-        """Whole or not at all; returns the path."""
         path = Path(self.cache_dir, filename)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -46,7 +45,6 @@ class FileCacheManager(CacheManager):
         return self.put(json.dumps({"child_paths": sorted(group)}), _group_name(filename))
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """None if one is not there."""
         index = self.get_file(_group_name(filename))
         if index is None:
             return None
@@ -59,8 +57,6 @@ def _group_name(filename: str) -> str:
 
 
 class RemoteCacheBackend:
-    """`get(names)` and `put(name, data)`."""
-
     def __init__(self, key: str):
         self.key = key
 

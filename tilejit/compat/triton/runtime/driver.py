@@ -42,8 +42,6 @@ class _Utils:
 
 
 class _HostInterface(SimpleNamespace):
-    """What of `torch.cuda` a program asks of the CPU."""
-
     def synchronize(self, device: Any = None) -> None:
         """Launches on the CPU are over when they return."""
 
@@ -73,7 +71,6 @@ class CudaDriver:
             _torch().cuda.set_device(device)
 
     def get_current_stream(self, device: int | None = None) -> int:
-        """A handle; 0 on the CPU."""
         if default_target() != "cuda":
             return 0
         return _cuda.current_stream(self.get_current_device() if device is None else device)
@@ -91,7 +88,6 @@ class CudaDriver:
         return do_bench
 
     def get_empty_cache_for_benchmark(self) -> Any:
-        """Memory that is larger than the L2 cache."""
         return _torch().empty(256 << 20, dtype=_torch().int8, device=self.get_active_torch_device())
 
     def clear_cache(self, cache: Any) -> None:

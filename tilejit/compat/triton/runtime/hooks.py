@@ -37,7 +37,6 @@ def type_name(t: Any) -> str:
 
 
 def _described(arg: Any) -> Any:
-    """A type's short name, `constexpr`, or a tuple of them."""
     if isinstance(arg, Group):
         return tuple(map(_described, arg.items))
     return "constexpr" if isinstance(arg, Const) else type_name(arg.type)
@@ -54,7 +53,6 @@ def _leaves(place: tuple[int, ...], args: Iterable[Any]) -> Iterator[tuple[tuple
 
 def compile_info(fn: JITFunction, described: Mapping[str, Any], options: Mapping[str, Any],
                  warmup: bool) -> dict[str, Any]:
-    """A compilation as Triton's hooks are told of it."""
     signature = {n: _described(a) for n, a in described.items()}
     leaves = dict(_leaves((), described.values()))
     constants = {place: a.value for place, a in leaves.items() if isinstance(a, Const)}
@@ -95,7 +93,6 @@ def _plain(value: Any) -> Any:
 
 
 def _made(value: Any) -> Any:
-    """Raises RuntimeError for a kernel that is not there."""
     if isinstance(value, list):
         return tuple(map(_made, value))
     if not isinstance(value, dict):
@@ -108,7 +105,6 @@ def _made(value: Any) -> Any:
 
 
 def preloaded(fn: JITFunction, text: str) -> dict[str, Any]:
-    """Arguments and options of `compile` for what `specialization_data` describes."""
     data, name = json.loads(text), f"{fn.fn.__module__}.{fn.fn.__qualname__}"
     if data["name"] != name:
         raise RuntimeError(f"Specialization data is for {data['name']} but trying to preload for {name}")

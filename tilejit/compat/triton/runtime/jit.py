@@ -54,7 +54,6 @@ def _readable(value: Any) -> bool:
 
 class KernelInterface:
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        """Launch, or with `warmup` only compile."""
         raise NotImplementedError(f"{type(self).__name__} has no run()")
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
@@ -161,7 +160,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
     # -- source -------------------------------------------------------------------------------------------------
     @property
     def src(self) -> str:
-        """From `def` on."""
         return self.source.text
 
     @src.setter
@@ -196,7 +194,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return False
 
     def get_capture_scope(self) -> dict[str, Any]:
-        """The variables of its module, and of functions around it."""
         return {**self.__globals__, **inspect.getclosurevars(self.fn).nonlocals}
 
     def _unsafe_update_src(self, text: str) -> None:
@@ -208,7 +205,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
 
     @property
     def cache_key(self) -> str:
-        """Its text and what it reads from its surroundings."""
         if self.hash is None:
             self.hash = self.source.fingerprint()
             self.used_global_vals = {

@@ -66,7 +66,6 @@ class MockTensor:
 
     @staticmethod
     def wrap_dtype(arg: Any) -> Any:
-        """A stand-in for a torch dtype; anything else as it is."""
         return MockTensor(arg) if is_torch_dtype(arg) else arg
 
     def stride(self) -> list[int]:
