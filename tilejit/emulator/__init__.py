@@ -1,8 +1,4 @@
-"""An emulated Hopper SM: runs PTX text on the CPU, instruction by instruction, with no GPU. Limits: docs/emulator.md.
-
-    program = Program(ptx_text)
-    program.launch((grid,), threads, [ptr_bytes, ...], memory=[array, ...]).check()
-"""
+"""An emulated Hopper SM (docs/emulator.md): runs PTX text on the CPU, instruction by instruction, with no GPU."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,6 @@
-"""Which warp runs next, for how long, and when asynchronous operations happen: a policy and a seed decide
-(docs/emulator.md, "What a schedule is").
+"""Which warp runs next, for how long, and when asynchronous operations happen (docs/emulator.md, "What a schedule is").
 
 Late means when nothing else can run: PTX orders an operation only by what waits for it, so no program can notice later.
-Operations that must follow one another (wgmma of one warpgroup, a bulk store's read and write) do.
 """
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""The timeline's logical clock: replays recorded actions as a discrete-event simulation (docs/emulator.md, "Seeing a
-pipeline").
+"""The timeline's logical clock, an illustration and not a measurement: replays recorded actions as a discrete-event
+simulation (docs/emulator.md, "Seeing a pipeline").
 
-Every warp has its own clock. Instructions cost a fixed number of clocks; copies pass one after another through their
-CTA's TMA unit, products through its tensor cores, as long as their sizes say; a wait ends with the last arrival or
-transaction it waits for.
-
-**The clock is an illustration, not a measurement.**
+Copies pass one after another through their CTA's TMA unit, products through its tensor cores, as long as their sizes
+say; a wait ends with the last arrival or transaction it waits for.
 """
 from __future__ import annotations
 

@@ -1,12 +1,7 @@
-"""`tilejit.jax`: kernels in JAX programs.
-
-    @jax.jit
-    def add(x, y):
-        like = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return tilejit.jax.call(add_kernel, x, y, like, x.size, grid=(tilejit.cdiv(x.size, 1024),), BLOCK=1024)
+"""`tilejit.jax`: kernels in JAX programs (docs/examples/jax_jit.py).
 
 A call is an operation of XLA's (a custom call through its FFI) on XLA's stream; without a GPU the emulator runs the
-kernel. Outside of traced functions arrays of JAX are arguments of `kernel[grid](...)` too, through DLPack.
+kernel.
 """
 from __future__ import annotations
 
@@ -40,8 +35,6 @@ class InOut:
 
 @dataclass(frozen=True)
 class Block:
-    """What `descriptor` gives: an array, a result or an `InOut`, in blocks."""
-
     array: Any
     block_shape: tuple[int, ...]
     padding: str
@@ -54,8 +47,6 @@ def descriptor(array: Any, block_shape: Any, padding: str = "zero") -> Block:
 
 @dataclass(frozen=True)
 class _Spec:
-    """A call: the kernel, its grid, for each argument how it is made of buffers; the settings that held."""
-
     kernel: Any
     grid: Any
     args: tuple[Any, ...]
@@ -80,8 +71,6 @@ class _Spec:
 
 @dataclass(frozen=True)
 class _Place:
-    """An argument that is a buffer: the number of an operand or of a result."""
-
     number: int
     result: bool
     block: Block | None
@@ -156,7 +145,6 @@ def call(kernel: Any, *args: Any, grid: Any, vmap_method: str | None = None, **n
 
 
 def _bare(block: Block | None) -> Block | None:
-    """What is remembered of a descriptor: not the array."""
     return block and Block(None, block.block_shape, block.padding)
 
 

@@ -1,15 +1,8 @@
-"""`tilejit.torch_op`: a Python function that launches kernels, as a custom operator of torch.
-
-    @tilejit.torch_op("mine::scale")
-    def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
-        out = torch.empty_like(x)
-        scale_kernel[(tilejit.cdiv(x.numel(), 1024),)](x, out, factor, x.numel(), BLOCK=1024)
-        return out
-
-    scale.register_autograd(lambda ctx, grad: (scale(grad, ctx.factor), None), setup_context=remember)
+"""`tilejit.torch_op`: a Python function that launches kernels, as a custom operator of torch
+(docs/examples/torch_operator.py).
 
 On plain tensors that need no gradient the function runs as it is; under torch.compile, torch.export, autograd and
-function transforms the call is that of the operator, `torch.ops.mine.scale`.
+function transforms the call is that of the operator.
 """
 from __future__ import annotations
 
@@ -32,8 +25,6 @@ from tilejit.runtime.traced import number_of, targets
 
 
 class TorchOp:
-    """A function that launches kernels, and the operator of torch that calls it; see `torch_op`."""
-
     def __init__(self, fn: Callable[..., Any], name: str, schema: str | None, mutates: Sequence[str],
                  fake: Callable[..., Any] | None, replay: bool = False):
         self.namespace, colons, self.short = name.partition("::")
@@ -59,8 +50,7 @@ class TorchOp:
         return f"<tilejit operator {self.name}>"
 
     def bind(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
-        """Make this call, without a gradient, and a function that makes its launches again, in the same arrays: see
-        `recording.bound`."""
+        """And a function that makes this call's launches again, in the same arrays: see `recording.bound`."""
         return bound(self.fn, args, kwargs)
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +68,6 @@ class TorchOp:
         return self._called(*args, **kwargs) if self.calls is None else self.calls.fast(*args, **kwargs)
 
     def _graded(self, *args: Any, **kwargs: Any) -> Any:
-        """A call whose gradient is asked for, and that nothing but autograd has to know of."""
         if self.node is None:
             self.define()
             self.node = _node(self) or self._dispatched
@@ -165,13 +154,11 @@ class TorchOp:
                 self._refuse_gradient()
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        """The function, given the operator's arguments."""
         if self.taken is None or self.taken == self.names[:len(self.taken)]:
             return self.run(*args, **kwargs)
         return self.run(**dict(zip(self.taken, args)), **kwargs)
 
     def overload_of(self, torch: Any) -> Any:
-        """The operator in torch's table."""
         return getattr(getattr(torch.ops, self.namespace), self.short).default
 
     def _backward(self, ctx: Any, *gradients: Any) -> Any:

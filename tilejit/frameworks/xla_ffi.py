@@ -38,8 +38,6 @@ class _Buffer(Structure):
 
 
 class _Buffers(Structure):
-    """XLA_FFI_Args and XLA_FFI_Rets."""
-
     _fields_ = [("size", c_size_t), ("extension", c_void_p), ("count", c_int64), ("types", c_void_p),
                 ("items", POINTER(POINTER(_Buffer)))]
 

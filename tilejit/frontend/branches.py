@@ -1,7 +1,7 @@
 """Two ways through a program that meet again: `if`, conditional expressions, `and` and `or` on run-time scalars.
 
-What both ways bind becomes results of one structured `if`; a name that only one binds is `Undefined` after it. A
-`return` (`break`, `continue`) under a run-time condition puts the rest of the function (of the loop's body) into both.
+What both ways bind becomes results of one structured `if`. A `return` (`break`, `continue`) under a run-time condition
+puts the rest of the function (of the loop's body) into both.
 """
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Loops on the device: `for` over ranges and `while`, and unrolled ones over compile-time tuples.
 
-A name that the body assigns and that had a number, a tensor or something made of these before is carried from one
-iteration to the next, at the type it had first. What cannot be carried (None, a value whose type changes) must be
-assigned by every iteration before it is read: the loop is built again with such names undefined at its start. It is
-built again too where a descriptor is found to change: it then carries the parts that do.
+Numbers, tensors and what is made of these are carried at the type they had first. Where a name cannot be carried (None,
+a value whose type changes) the loop is built again with the name undefined at its start; where a descriptor is found to
+change, with the parts that do.
 
 A loop that may end early (`break`, `return`) carries a flag for it, and what is returned; a `for` then is a `while`.
 """

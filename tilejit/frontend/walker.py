@@ -1,8 +1,7 @@
 """Walks a kernel's AST and builds tile IR: its statements.
 
-Names are bound to `tensor`s (run time), Python constants (compile time), tuples of these, descriptors, modules and
-functions. A constant condition is followed at once; one of a scalar tensor becomes structured IR (`branches.py`,
-`loops.py`).
+Names are bound to `tensor`s, Python constants, tuples of these, descriptors, modules and functions. A constant
+condition is followed at once; one of a scalar tensor becomes structured IR (`branches.py`, `loops.py`).
 """
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Block pointers, which Triton had until 3.8: a base, sizes, strides, the offsets of a block, and its shape.
-
-A load or store is that of a descriptor (TMA where `passes/lower_desc.py` can) where its literal unit stride, its
-innermost block of at least 16 bytes and its checks of all bounds allow; else it goes through pointers, masked by
-`boundary_check`, with a line in the report.
-"""
+"""Block pointers, which Triton had until 3.8: a base, sizes, strides, the offsets of a block, and its shape
+(docs/language.md)."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,8 +1,5 @@
-"""Numbers that variables hold: still constants, for sizes and ranges, but of a type of their own beside tensors.
-
-In Triton `c = 0.5` makes c a scalar of fp32 (and `c = N` one of int32): `x * c` is fp32 for an x of fp16, where `x *
-0.5` is fp16. A number written out, or annotated as tl.constexpr, takes the tensor's type.
-"""
+"""Numbers that variables hold: still constants, for sizes and ranges, but of a type of their own beside tensors
+(docs/language.md)."""
 from __future__ import annotations
 
 from typing import Any

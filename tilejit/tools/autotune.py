@@ -1,14 +1,8 @@
 """`tilejit.autotune`: launch arguments that are found by measuring, as Triton's.
 
-    @tilejit.autotune([tilejit.Config({"BLOCK": b}, num_warps=w) for b in (512, 1024, 4096) for w in (4, 8)], key=["n"])
-    @tilejit.kernel
-    def scale(x, out, n, BLOCK: tl.constexpr): ...
-
-    scale[lambda meta: (tilejit.cdiv(n, meta["BLOCK"]),)](x, out, n)
-
 At the first launch with new values of the `key` arguments (or arrays of other dtypes) every configuration is run; the
-fastest is used from then on. One that does not compile or launch, hangs or faults, is left out. Arrays then hold what
-one launch leaves, unless the kernel adds to what it finds: `reset_to_zero` and `restore_value` name such arrays.
+fastest is used from then on. Arrays then hold what one launch leaves, unless the kernel adds to what it finds:
+`reset_to_zero` and `restore_value` name such arrays.
 """
 from __future__ import annotations
 
@@ -119,7 +113,6 @@ class Autotuner(Choices, Wrapper):
         self._launch(grid, *args, **kwargs)
 
     def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Arguments of one configuration, and the arrays that tuning changes beside the kernel."""
         return dict(self.configs[0].given), (*self.zeroed, *self.restored)
 
     # -- tuning -------------------------------------------------------------------------------------------------
@@ -193,7 +186,6 @@ class Autotuner(Choices, Wrapper):
 
     def _inside(self, configs: Sequence[Config], grid: Any, args: tuple, kwargs: dict[str, Any],
                 agreement: Agreement | None) -> tuple[dict[Config, float], dict[Config, Exception]]:
-        """In this process: first all are compiled, then measured one after another."""
         failures = self.compile_all(configs, grid, args, kwargs)
         times: dict[Config, float] = {}
         start = Saved()
@@ -237,7 +229,6 @@ class Autotuner(Choices, Wrapper):
         return found
 
     def _time(self, config: Config, grid: Any, args: tuple, kwargs: dict[str, Any]) -> float:
-        """Arrays are reset and restored around each call."""
         full = {**self.named(args, kwargs), **config.all_kwargs()}
         saved = Saved()
 
@@ -364,20 +355,23 @@ def autotune(configs: Sequence[Config], key: Sequence[str], prune_configs_by: Ma
              isolate: bool | None = None, timeout: float = 20.0) -> Callable[[Any], Autotuner]:
     """Launch a kernel in the fastest of `configs`, measured anew for every value of the arguments named in `key`.
 
+        @tilejit.autotune([tilejit.Config({"BLOCK": b}, num_warps=w) for b in (512, 1024) for w in (4, 8)], key=["n"])
+        @tilejit.kernel
+        def scale(x, out, n, BLOCK: tl.constexpr): ...
+
     Names and meaning are Triton's. prune_configs_by: `early_config_prune(configs, arguments, **keywords)` returns those
     to consider, `perf_model(**everything)` estimates times, of which the `top_k` (a number, or a part as a float) least
     are measured. Before each measured call arrays in `reset_to_zero` are zeroed; those in `restore_value` are put back
     after it. `pre_hook(arguments, reset_only=False)` and `post_hook(arguments, exception=None)` replace that.
-    On a GPU configurations run in a process of their own, on copies of the arrays, each as soon as it is compiled, for
-    about `warmup` and `rep` milliseconds (less if far behind). One that takes longer than `timeout` seconds, or
-    destroys the CUDA context, is left out, and `report()` names it. `check`: what each leaves in the arrays that it
-    writes must equal what the first one leaves: integers exactly, floats within `check` if that is a number, else by
-    dtype (`tools/agreement.py`); others are left out. `isolate=False` (or the knob) measures in this process, after all
-    are compiled; so do `do_bench(call, quantiles=...)`, which returns milliseconds (or a list whose first number
-    counts), and kernels that follow addresses in arrays.
-    Measurements are kept on disk, for the same kind of GPU and driver, unless `cache_results` is False.
-    In the emulator each configuration runs once, and the clocks of `tilejit.timeline`'s model, times the waves of CTAs,
-    decide; in the evaluator the first that works is used.
+    On a GPU configurations run in a process of their own, on copies of the arrays, for about `warmup` and `rep`
+    milliseconds. One that does not compile or launch, takes longer than `timeout` seconds or destroys the CUDA context,
+    is left out, and `report()` names it; so is, with `check`, one whose outputs differ from the first one's: integers
+    at all, floats by more than `check` if that is a number, else by dtype (`tools/agreement.py`). `isolate=False` (or
+    the knob), `do_bench(call, quantiles=...)`, which returns milliseconds (or a list whose first number counts), and
+    kernels that follow addresses in arrays are measured in this process.
+    Measurements are kept on disk, for the same kind of GPU and driver, unless `cache_results` is False. In the emulator
+    the clocks of `tilejit.timeline`'s model, times the waves of CTAs, decide; in the evaluator the first that works is
+    used.
 
     Raises ArgumentError for names that the kernel does not have; AutotuneError at a launch where nothing works.
     """

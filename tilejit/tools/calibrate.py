@@ -63,7 +63,6 @@ def problems(rng: random.Random) -> Iterator[tuple[Problem, str]]:
 
 
 def matrices(m: int, n: int, k: int, dtype: str, b_rows: bool) -> tuple[Any, Any, Any]:
-    """Operands of a product, a row-major, and the facts of its result."""
     def matrix(kind: str, m: int, n: int, rows: bool) -> Matrix:
         strides = (n, 1) if rows else (1, m)
         info = tilejit.ArrayInfo(0, getattr(tilejit.language, kind), (m, n), strides, 0)

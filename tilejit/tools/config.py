@@ -37,7 +37,6 @@ class Config:
         object.__setattr__(self, "given", {**self.kwargs, **{k: v for k, v in options.items() if v is not None}})
 
     def all_kwargs(self) -> dict[str, Any]:
-        """A copy of what is given."""
         return dict(self.given)
 
     def __str__(self) -> str:

@@ -50,7 +50,6 @@ def cost(call: Callable[..., Any], spend: tuple[float, float] = (25.0, 100.0)) -
 
 
 def unit() -> str:
-    """What `cost` counts here."""
     return {"emulator": "clocks of a model", "evaluator": "not timed"}.get(default_target(), "milliseconds")
 
 
@@ -101,7 +100,6 @@ def written_arrays(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> dict[
 
 
 def host_copies(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Once all work of their GPU is done."""
     infos = {name: array_info(x) for name, x in arrays.items()}
     here = host_arrays({name: x for name, x in arrays.items() if not infos[name].on_gpu})
     found = {name: view.copy() for name, view in here.items()}
@@ -117,8 +115,6 @@ def host_copies(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 class Saved:
-    """Contents of arrays, to be put back."""
-
     def __init__(self) -> None:
         self.kept: list[tuple[Any, Any]] = []
 

@@ -1,7 +1,7 @@
 """The process that runs configurations for autotuning (`trials.py`): what hangs or faults ends with it alone.
 
-It knows neither kernels nor arrays: it loads code, has memory with the contents of a file that both processes see,
-launches, times by CUDA events, and leaves outputs there. Requests and replies are pickled tuples.
+It loads code, has memory with the contents of a file that both processes see, launches, times by CUDA events, and
+leaves outputs there. Requests and replies are pickled tuples.
 """
 from __future__ import annotations
 
@@ -48,8 +48,6 @@ class Task:
 
 
 class Runner:
-    """The state of the process: a GPU, memory, the file."""
-
     def __init__(self, index: int):
         self.device = driver.device(index)
         self.device.activate()
@@ -72,7 +70,6 @@ class Runner:
         return [base + offset for base, offset, _ in self.memory]
 
     def fill(self, numbers: Any) -> None:
-        """Take the contents of arrays from the file again."""
         start = ctypes.addressof(ctypes.c_char.from_buffer(self.file))
         for i in numbers:
             base, offset, nbytes = self.memory[i]
@@ -126,7 +123,7 @@ class Runner:
             self._copy(base + offset, self.saved[i], nbytes)
 
     def _timed(self, task: Task, launch: Callable[[], None]) -> float:
-        """Median milliseconds, as `testing.do_bench`, without what restores arrays."""
+        """As `testing.do_bench`, without what restores arrays."""
         api, check = driver.api(), self.device.check
         events: list[tuple[Any, Any]] = []
 

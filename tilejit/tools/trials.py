@@ -1,8 +1,5 @@
-"""Measuring configurations in a process of their own (`trial.py`), while later ones are still being compiled.
-
-One that hangs, or destroys the CUDA context, ends that process; the next one runs in a new one. The process gets copies
-of the arrays.
-"""
+"""Measuring configurations in a process of their own (`trial.py`), while later ones are still being compiled
+(docs/runtime.md, "Autotuning")."""
 from __future__ import annotations
 
 import ctypes
@@ -54,8 +51,6 @@ class Hung(AutotuneError):
 
 
 class Moved:
-    """An array of the other process, for whoever packs parameters."""
-
     def __init__(self, info: ArrayInfo):
         self.info = info
         self.shape, self.strides, self.dtype = info.shape, info.strides, info.dtype
@@ -117,7 +112,7 @@ _idle: list[Child] = []
 
 
 def take(index: int) -> Child:
-    """A process for a GPU: one that waits for work, or a new one."""
+    """One that waits for work, or a new one."""
     with _lock:
         mine = [c for c in _idle if c.index == index]
         _idle[:] = [c for c in _idle if c.index != index]
@@ -131,7 +126,6 @@ def take(index: int) -> Child:
 
 
 def give_back(child: Child) -> None:
-    """Leave a process to whoever needs it next."""
     if not child.alive:
         return
     try:
@@ -170,13 +164,11 @@ class Shared:
         self.read(range(len(spans)))
 
     def read(self, numbers: Iterable[int]) -> None:
-        """Take the arrays' contents from the GPU."""
         for i in numbers:
             low, high = self.spans[i]
             self.device.to_host(self.start + self.places[i], low, high - low)
 
     def open(self, child: Child) -> None:
-        """Have the other process allocate and fill its arrays."""
         spans = [(high - low, low % 512, place) for (low, high), place in zip(self.spans, self.places)]
         path = f"/proc/{os.getpid()}/fd/{self.file}"
         try:
@@ -185,7 +177,6 @@ class Shared:
             raise NotApart(str(error)) from None
 
     def number(self, info: ArrayInfo) -> int:
-        """Of the memory that an array lies in."""
         low, high = info.span()
         for i, (first, last) in enumerate(self.spans):
             if first <= low and high <= last:
@@ -193,7 +184,6 @@ class Shared:
         raise NotApart("configurations have arrays of their own")
 
     def there(self, x: Any) -> Any:
-        """What stands for an argument in the other process."""
         if device_of(x) is None:
             return x
         info = array_info(x.base if isinstance(x, TensorDescriptor) else x)
@@ -205,7 +195,6 @@ class Shared:
         return x.over(moved) if isinstance(x, TensorDescriptor) else moved
 
     def left_in(self, info: ArrayInfo) -> np.ndarray:
-        """A copy of what a configuration left in an array."""
         i = self.number(info)
         offset = self.size + self.places[i] + info.address - self.spans[i][0]
         strides = tuple(s * info.dtype.bytes for s in info.strides)
@@ -216,7 +205,7 @@ class Shared:
 
 
 class Bound:
-    """A configuration's launch: its arguments in the flat tuple of its signature, the arrays that it writes."""
+    """Arguments in the flat tuple of the kernel's signature, and the arrays that it writes."""
 
     def __init__(self, kernel: Kernel, grid: Any, args: tuple, kwargs: dict[str, Any]):
         plan, flat = kernel._bound(args, {k: v for k, v in kwargs.items() if k != "stream" or k in kernel.keys})
@@ -244,7 +233,6 @@ class Bound:
         return places.pop()
 
     def task(self, compiled: CompiledKernel, shared: Shared, **more: Any) -> Task:
-        """What the other process is asked to do."""
         flat, m, first = tuple(map(shared.there, self.flat)), compiled.metadata, self.grid[0]
         if m.mergeable > 1 and first >= MANY:
             return self.task(merged(compiled), shared, **more)

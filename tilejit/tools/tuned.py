@@ -17,7 +17,6 @@ from tilejit.runtime.target import default_target
 
 
 def key(kernel: Kernel, values: str, configs: list[str]) -> dict[str, Any]:
-    """Everything that a measurement depends on, as JSON."""
     gpu = f"{driver.current_device().name}, driver {driver.driver_version()}" if default_target() == "cuda" else \
         default_target()
     return {"kernel": kernel.__name__, "source": kernel.source.fingerprint(), "compiler": compiler_hash(),

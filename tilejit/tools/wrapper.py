@@ -18,8 +18,6 @@ Call = tuple[Kernel, tuple, dict[str, Any]]
 
 
 class Wrapper:
-    """`fn` is what is wrapped, `kernel` the innermost."""
-
     def __init__(self, fn: Any):
         if not isinstance(fn, (Kernel, Wrapper)):
             raise ArgumentError(f"{type(self).__name__.lower()} goes above @tilejit.kernel, found {fn!r} below it")
@@ -32,7 +30,6 @@ class Wrapper:
         self.defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
 
     def choose(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
-        """The kernel's own call that a call of this stands for."""
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,7 +50,6 @@ class Wrapper:
         return kernel._launch(grid, *args, **kwargs)
 
     def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        """With torch's stand-ins for arguments; see `Kernel.traced`."""
         raise NotImplementedError
 
     def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +71,6 @@ class Wrapper:
         return kernel.warmup(*args, grid=grid, **kwargs)
 
     def named(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Defaults of the kernel included."""
         return {**self.defaults, **dict(zip(self.names, args)), **kwargs}
 
 
@@ -87,11 +82,9 @@ class Choices:
     configs: Sequence[Any]
 
     def given_by(self, config: Any) -> dict[str, Any]:
-        """The arguments and options that a configuration gives."""
         raise NotImplementedError
 
     def launch_for(self, grid: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """With the configuration that is chosen for these arguments."""
         raise NotImplementedError
 
     def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -105,7 +98,6 @@ class Choices:
         return found
 
     def launch_traced(self, grids: list[int], args: list[Any], kwargs: dict[str, Any]) -> None:
-        """The launch that an operator stands for."""
         def grid(meta: dict[str, Any]) -> tuple[int, ...]:
             number = next(i for i, c in enumerate(self.configs)
                           if all(meta.get(k) == v for k, v in self.given_by(c).items()))
@@ -115,8 +107,6 @@ class Choices:
 
 
 class Heuristics(Wrapper):
-    """A kernel some of whose arguments are computed from the others at each launch."""
-
     def __init__(self, fn: Any, values: Mapping[str, Callable[[dict[str, Any]], Any]]):
         super().__init__(fn)
         self.values = dict(values)
@@ -140,7 +130,6 @@ class Heuristics(Wrapper):
 
 
 def call_of(fn: Kernel | Wrapper, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Call:
-    """The kernel's own call that a call of `fn` stands for."""
     return fn.choose(grid, args, kwargs) if isinstance(fn, Wrapper) else (fn, args, kwargs)
 
 
