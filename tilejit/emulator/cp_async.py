@@ -14,7 +14,6 @@ from tilejit.emulator.mbarrier import arrive, barrier_at
 
 # -- cp.async ---------------------------------------------------------------------------------------------
 def left(c: Cluster, s: Site, e: External, size: int, lane: int) -> int:
-    """The operand src-size, or 0 if the predicate ignore-src holds."""
     operand = e.operands[3]
     negated = isinstance(operand, tuple)
     value = c.value(s.warp, operand[1] if negated else operand, lane, 32)
@@ -25,7 +24,6 @@ def left(c: Cluster, s: Site, e: External, size: int, lane: int) -> int:
 
 @executes("cp.async.global")
 def _cp_async(c: Cluster, s: Site, e: External) -> None:
-    """A smaller source size leaves zeros."""
     dst, src, size = e.operands[:3]
     moves = []
     for lane in lanes_of(s.mask):

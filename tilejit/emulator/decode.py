@@ -127,7 +127,6 @@ class Decoder:
         self.place_variables()
 
     def place_variables(self) -> None:
-        """Static shared variables from the base, extern arrays after them; local; constants."""
         variables = list(self.module.variables.values()) + list(self.entry.variables.values())
         top = SHARED_BASE
         for v in variables:
@@ -171,7 +170,6 @@ class Decoder:
         return self.interned[key]
 
     def constant(self, value: int) -> int:
-        """64 bits, two's complement."""
         value &= (1 << 64) - 1
         reg = self.hidden(("const", value))
         self.constants[reg] = value - (1 << 64) if value >> 63 else value

@@ -40,8 +40,6 @@ class Tools:
 
 @dataclass
 class Waiter:
-    """A blocked split: `ready` says if it may go on, `resume` writes its results."""
-
     warp: int
     split: int
     pc: int
@@ -201,7 +199,6 @@ class Cluster:
     # -- waiting -------------------------------------------------------------------------------------
     def wait(self, s: Site, key: Hashable, ready: Callable[[], bool], resume: Callable[[], None],
              describe: Callable[[], str]) -> tuple[Hashable, Waiter] | None:
-        """Go on at once if that is `ready`; else what to wait for, and under which key."""
         if ready():
             resume()
             return None
@@ -251,7 +248,6 @@ class Cluster:
 
     # -- running -------------------------------------------------------------------------------------
     def step(self) -> bool:
-        """One turn; False when every warp has exited and nothing is in flight."""
         if not self.runnable:
             if self.inflight:
                 self.advance(self.policy.choose(self))
@@ -389,8 +385,6 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Site:
-    """Who executes an instruction: warp index in the cluster, split, active lanes, and where."""
-
     warp: int
     split: int
     mask: int

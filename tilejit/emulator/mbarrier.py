@@ -17,8 +17,6 @@ MAX_COUNT = (1 << 20) - 1
 
 @dataclass
 class MBarrier:
-    """`phase` counts completed phases, `name` is for reports."""
-
     cta: int
     offset: int
     expected: int
@@ -112,7 +110,6 @@ def _inval(c: Cluster, s: Site, e: External) -> None:
 
 
 def token(b: MBarrier) -> int:
-    """The opaque state that arrive returns: phase and pending count."""
     return (b.phase << 20) | b.pending
 
 

@@ -12,8 +12,6 @@ from tilejit.emulator.machine import Cluster, Site, Waiter, lanes_of
 # -- named barriers ---------------------------------------------------------------------------------------
 @dataclass
 class NamedBarrier:
-    """bar 0..15 of a CTA: warps that have arrived in this round, those of them that wait."""
-
     threads: int | None = None
     arrived: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
@@ -215,7 +213,6 @@ def _nanosleep(c: Cluster, s: Site, e: External) -> None:
 @executes("membar", "membar.proxy", "fence", "fence.mbarrier_init.release.cluster", "fence.proxy",
           "fence.proxy.tensormap::generic.release", "griddepcontrol")
 def _fence(c: Cluster, s: Site, e: External) -> None:
-    """For listeners: memory here is always coherent."""
     if c.listener is None or e.form.name == "griddepcontrol":
         return
     name, scope = e.form.name, e.mods.get("scope", e.mods.get("level", ""))

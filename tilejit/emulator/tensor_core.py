@@ -103,7 +103,6 @@ def contiguous(regs: tuple[int, ...]) -> bool:
 
 
 def registers(c: Cluster, warp: int, regs: tuple[int, ...]) -> np.ndarray:
-    """int64[4, len(regs), 32] of a warpgroup (a view when the registers are consecutive)."""
     if contiguous(regs):
         return c.regs[warp:warp + 4, regs[0]:regs[0] + len(regs)]
     return c.regs[warp:warp + 4, list(regs)]
@@ -121,7 +120,6 @@ def a_fragment(c: Cluster, warp: int, regs: tuple[int, ...], dtype: str) -> np.n
 
 def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray, keep: bool,
                saturate: bool) -> None:
-    """D = product (+ D) of integers; D lies as in vm/tensor.py, `place`."""
     n = product.shape[1]
     tiles = product.reshape(4, 2, 8, n // 8, 4, 2).transpose(0, 3, 1, 5, 2, 4)   # warp, j, half, bit, row, chunk
     old = registers(c, warp, regs)
@@ -191,7 +189,6 @@ def own_registers(c: Cluster, s: Site, e: External, op: AsyncOp, keep: bool) -> 
 
 
 def uniform_operands(c: Cluster, s: Site, e: External) -> tuple[int, int, bool]:
-    """The descriptors (0 for A in registers) and scale-d."""
     _, a, b, scale = e.operands[:4]
     negated = isinstance(scale, tuple)
     keep = bool(c.value(s.warp, scale[1] if negated else scale, 0) & 1) != negated

@@ -41,7 +41,6 @@ class TensorMap:
 
     @property
     def copied(self) -> tuple[int, ...]:
-        """Elements of the box that are copied along each dimension, innermost first."""
         return tuple(-(-b // s) for b, s in zip(self.box, self.elem_strides))
 
     @property
@@ -72,7 +71,6 @@ class TensorMap:
 
 
 def blank() -> TensorMap:
-    """What 128 zero bytes are: sizes are kept less one."""
     return TensorMap(0, _DEVICE_TYPES[0], (1,), (), (1,), (1,), 0, "zero")
 
 

@@ -73,7 +73,6 @@ def _fetched(c: Cluster, s: Site, address: int) -> bytes:
 
 
 def nearest_tf32(bits: np.ndarray) -> np.ndarray:
-    """To tf32, ties to even; NaNs become canonical."""
     special = bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
     return np.where(special, np.uint32(0x7FFFE000), bits + np.uint32(0xFFF) + (bits >> 13 & 1) & np.uint32(0xFFFFE000))
 
@@ -124,7 +123,6 @@ class Tile:
         return self.shape[-1] * self.strides[-1]
 
     def load(self) -> np.ndarray:
-        """uint8[box bytes], filled where the tile leaves the tensor; tf32 elements are rounded."""
         fill = int.from_bytes(_NAN * 4, "little") if self.map.fill == "nan" else 0
         out = np.full(self.box, fill & (1 << 8 * self.map.elem_bytes) - 1, self.kind)
         if not self.empty:

@@ -185,7 +185,6 @@ class Recorder(Listener):
 
 
 def shape_of(instruction: str) -> tuple[int, int]:
-    """(multiply-adds, bits of an operand) of a wgmma."""
     m, n, k = map(int, re.findall(r"\.m(\d+)n(\d+)k(\d+)", instruction)[0])
     types = re.findall(r"\.(" + "|".join(_BITS) + r")\b", instruction)
     return m * n * k, _BITS[types[-1]] if types else 16

@@ -84,7 +84,6 @@ def _map_bytes(c: Cluster, s: Site, address: int, shared: bool) -> np.ndarray:
 
 @executes("tensormap.replace.tile.b1024")
 def _replace(c: Cluster, s: Site, e: External) -> None:
-    """[address], (ordinal,) new value."""
     lane = lanes_of(s.mask)[0]
     at = e.operands[0]
     view = _map_bytes(c, s, c.at(s, at, lane), "shared" in e.mods.get("space", ""))

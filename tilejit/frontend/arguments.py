@@ -31,8 +31,6 @@ class Const:
 
 @dataclass(frozen=True)
 class Group:
-    """A tuple of arguments; `kind` is its type (of named tuples theirs)."""
-
     kind: type
     items: tuple[Arg, ...]
 
@@ -41,7 +39,6 @@ Arg = Union[Param, Const, Group]
 
 
 def run_time(args: Mapping[str, Arg]) -> dict[tuple, tuple[str, Param]]:
-    """Those in tuples too, by their places (a parameter's name, then indices): a name and the Param."""
     found: dict[tuple, Param] = {}
 
     def visit(place: tuple, arg: Arg) -> None:

@@ -37,8 +37,6 @@ RETURNED_VALUE = "Return type mismatch: the returned value"
 
 @dataclass(frozen=True)
 class Branch:
-    """Its ops, the bindings at its end, and its value (an expression's, or what it returned)."""
-
     block: Block
     env: dict[str, Any]
     value: Any
@@ -127,7 +125,6 @@ class Branches(Frame):
 
     # -- if --------------------------------------------------------------------------------------------------
     def if_statement(self, node: ast.If, rest: list[ast.stmt]) -> tuple[bool, Exit | None]:
-        """Whether the statements after it were built too (where it may leave them), and how they all ended."""
         cond = self.condition(node.test)
         if not isinstance(cond, tensor):
             chosen = node.body if cond else node.orelse
@@ -166,7 +163,6 @@ class Branches(Frame):
         return Exit(*self.join(node, cond, one, two, names, RETURNED_VALUE))
 
     def blank(self, node: ast.AST, value: Any) -> Any:
-        """A value of the same type that nothing reads."""
         value = unwrap(value)
         if isinstance(value, tuple):
             return retuple(value, [self.blank(node, v) for v in value])

@@ -105,7 +105,6 @@ class Calls(Expressions):
 
     def _call_constant(self, fn: constexpr, args: list[Any], kwargs: dict[str, Any], where: ast.AST,
                        node: ast.AST | None) -> Any:
-        """What a `tl.constexpr` marks: an author's Python function runs on constants."""
         known = fn.value
         author = isinstance(known, FunctionType) and not getattr(known, "is_builtin", False)
         if not author or contains_tensor((*args, *kwargs.values())):
@@ -114,7 +113,6 @@ class Calls(Expressions):
                            lambda: unwrap(known(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})))
 
     def _pick(self, fn: Any, values: list[Any], named: dict[str, Any], where: ast.AST) -> Any:
-        """Python's min, max and abs where a tensor is among the arguments."""
         if named or (len(values) != 1 if fn is abs else len(values) < 2):
             raise self.fail(where, f"{fn.__name__}() of run-time values takes " + (
                 "one of them" if fn is abs else "two or more of them, and no keywords"))

@@ -38,13 +38,11 @@ class Capture:
 
 
 def captures(source: KernelSource) -> list[Capture]:
-    """What one function reads, each thing once, sorted by name."""
     found = {one.name: one for name in read_names(source) if (one := follow(source, name.split("."))) is not None}
     return [found[n] for n in sorted(found)]
 
 
 def read_names(source: KernelSource) -> list[str]:
-    """What one function names beside its variables, with all attributes: `tl.load`, `config.tiles.M`."""
     found = dict.fromkeys(".".join(names) for statement in source.tree.body for names in _chains(statement))
     return [name for name in found if name.split(".")[0] not in source.locals]
 
@@ -81,7 +79,6 @@ def _chains(node: ast.AST) -> Iterator[tuple[str, ...]]:
 
 
 def follow(source: KernelSource, names: list[str]) -> Capture | None:
-    """Walk a chain of names to a constant or a kernel, if it leads to one."""
     try:
         value = source.lookup(names[0])
     except KeyError:

@@ -86,7 +86,6 @@ class Expressions(Loops):
 
     # -- operators ----------------------------------------------------------------------------------------
     def python(self, node: ast.AST, text: Callable[[], str], run: Callable[[], Any]) -> Any:
-        """Python's own result on constants; what it raises is an error at the node, about `text`."""
         try:
             return run()
         except PYTHON_ERRORS as error:
@@ -172,7 +171,6 @@ class Expressions(Loops):
         return chain(0)
 
     def truth(self, node: ast.expr) -> Any:
-        """The value of an expression of which only the truth matters."""
         if isinstance(node, ast.BoolOp):
             return self._located(node, self._bool_op, node, self.truth, True)
         return self.expr(node)
@@ -276,7 +274,6 @@ class Expressions(Loops):
         raise self.fail(node, f"a number has no {node.attr!r}")
 
     def _field(self, node: ast.Attribute, owner: Any) -> Any:
-        """A field of an aggregate, or a method: a kernel, a function of constants, or Python's on its values."""
         cls: Any = owner if isinstance(owner, type) else type(owner)
         if node.attr in cls.fields and not isinstance(owner, type):
             return unwrap(getattr(owner, node.attr))

@@ -30,14 +30,12 @@ class Frame:
         raise NotImplementedError
 
     def condition(self, node: ast.expr) -> Any:
-        """A constant, or a scalar int1 tensor."""
         raise NotImplementedError
 
     def items(self, nodes: list[ast.expr]) -> list[Any]:
         raise NotImplementedError
 
     def run(self, body: list[ast.stmt]) -> Exit | None:
-        """How statements end, None if at the last one."""
         raise NotImplementedError
 
     # -- errors and locations -----------------------------------------------------------------------

@@ -46,7 +46,6 @@ class Plain:
 
 
 def plain(x: Any) -> Any:
-    """A constant without its `constexpr`, tuples inside out."""
     x = unwrap(x)
     if isinstance(x, tuple):
         return type(x)(*map(plain, x)) if hasattr(type(x), "_fields") else tuple(map(plain, x))

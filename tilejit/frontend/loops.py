@@ -100,7 +100,6 @@ class Loops(Branches):
 
     @staticmethod
     def _left(done: Exit | None) -> Exit | None:
-        """How a loop ends, for what is around it: only a `return` goes on there."""
         return None if done is None or done.returned is False else Exit(done.returned, done.returned, done.value)
 
     def _body(self, node: ast.For | ast.While) -> Exit | None:
@@ -300,7 +299,6 @@ class Loops(Branches):
 
     def _while(self, node: ast.For | ast.While, going: Callable[[], Any], iteration: Callable[[], Exit | None],
                tested: list[str], constant: list[bool], carried: Carried, bad: dict[str, Undefined]) -> list[Value]:
-        """`tested` are the names that its condition binds; `constant` gets its value, if it is one."""
         kinds = [v.value.type for v in carried.inits]
         before, body = Block(kinds), Block(kinds)
 

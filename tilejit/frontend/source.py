@@ -31,7 +31,6 @@ def parse(text: str) -> ast.Module:
 
 @lru_cache(maxsize=1)
 def unparser() -> Any:
-    """The class of `Unparser`s; astunparse is only needed where sources are read."""
     import astunparse
 
     class Unparser(astunparse.Unparser):
@@ -85,8 +84,6 @@ def signature(fn: Callable[..., Any]) -> inspect.Signature:
 
 
 class Enclosing(Mapping[str, Any]):
-    """The variables of functions around a kernel that it reads, as they are now."""
-
     def __init__(self, cells: Mapping[str, CellType]):
         self.cells = cells
 
@@ -185,7 +182,6 @@ class KernelSource:
         return self._annotated("const")
 
     def _annotated(self, name: str) -> set[str]:
-        """Parameters whose annotation is the language's class of that name, or its name as text."""
         given = {p.name: p.annotation for p in self.signature.parameters.values()}
         return {n for n, a in given.items() if isinstance(a, str) and a.split(".")[-1] == name or
                 isinstance(a, type) and a.__name__ == name and a.__module__.startswith("tilejit.language")}
@@ -201,7 +197,6 @@ class KernelSource:
         return Enclosing(dict(zip(self.fn.__code__.co_freevars, self.fn.__closure__ or ())))
 
     def lookup(self, name: str) -> Any:
-        """What a free name of the function stands for; raises KeyError if nothing."""
         if name in self.enclosing.cells:
             return self.enclosing[name]
         if name in self.fn.__globals__:

@@ -41,15 +41,11 @@ class Exit:
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of a leaf in a value whose leaves were taken out."""
-
     index: int
 
 
 @dataclass(frozen=True)
 class Made:
-    """A `Compound` like `like` whose parts have these trees."""
-
     like: Compound
     parts: tuple[Any, ...]
 
@@ -59,7 +55,6 @@ def returns(body: Sequence[ast.stmt]) -> bool:
 
 
 def leaves_early(body: Sequence[ast.stmt]) -> bool:
-    """Whether a statement may return, or may end an iteration of the loop around the statements, or that loop."""
     return any(map(_exits, body))
 
 
@@ -76,13 +71,11 @@ def _exits(node: ast.AST) -> frozenset[type]:
 
 
 def assigned(body: Sequence[ast.AST]) -> list[str]:
-    """Names that statements or expressions may bind, in order of appearance."""
     return list(dict.fromkeys(name for node in body for name in _stored(node)))
 
 
 @lru_cache(maxsize=4096)
 def _stored(node: ast.AST) -> tuple[str, ...]:
-    """`assigned` of one tree; nested loops and branches ask again and again."""
     return tuple(dict.fromkeys(_targets(node, frozenset())))
 
 
@@ -97,7 +90,6 @@ def _targets(node: ast.AST, own: frozenset[str]) -> Iterator[str]:
 
 
 def retuple(like: Any, items: list[Any]) -> Any:
-    """A tuple of the type of `like` (a named tuple's, say)."""
     return type(like)(*items) if hasattr(type(like), "_fields") else tuple(items)
 
 

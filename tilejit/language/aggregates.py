@@ -65,7 +65,6 @@ class Aggregate(Compound):
 
     @classmethod
     def make(cls, b: KernelBuilder | None, args: tuple, kwargs: dict[str, Any]) -> Aggregate:
-        """In a kernel `b` builds what its constructor asks for. Raises TypeError for wrong arguments."""
         made = cls.__new__(cls)
         if b is not None and "_semantic" in inspect.signature(cls.__init__).parameters and \
                 cls.__init__ is not Aggregate.__init__:
@@ -96,7 +95,6 @@ class Aggregate(Compound):
         return self.changed({k: v if self.fields[k] is constexpr else next(rest) for k, v in self.values.items()})
 
     def changed(self, values: dict[str, Any]) -> Aggregate:
-        """With other values in some fields."""
         made = type(self).__new__(type(self))
         for k, v in {**self.values, **values}.items():
             setattr(made, k, v)

@@ -38,7 +38,6 @@ def inline_asm_elementwise(asm: str, constraints: str, args: Any, dtype: Any, is
 
 
 def _word(constraints: str, i: int, pack: int) -> DType:
-    """What the register of result i, an address, holds; one of 32 bits is extended."""
     return uint32 if pack == 1 and constraints.split(",")[i:i + 1] in (["=r"], [" =r"]) else uint64
 
 

@@ -13,7 +13,6 @@ _SCOPES = ("cta", "gpu", "sys")
 
 
 def _order(what: str, sem: Any, scope: Any, legal: tuple[str, ...], default: str = "acq_rel") -> dict[str, Any]:
-    """Memory order and scope; raises CompilationError for what an atomic cannot have."""
     order, reach = constant(sem, f"{what}'s sem") or default, constant(scope, f"{what}'s scope") or "gpu"
     if order not in legal:
         raise CompilationError(f"{what} only supports {' and '.join(legal)} semantics: Memory semantic {order} not "

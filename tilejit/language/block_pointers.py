@@ -12,8 +12,6 @@ from tilejit.language.tensor import Compound, KernelBuilder, builtin, tensor
 
 
 class BlockPointer(Compound):
-    """`dims` are base, sizes, strides and offsets, numbers or scalars."""
-
     whole = True
 
     def __init__(self, dims: list[Any], block: tuple[int, ...]):
@@ -156,7 +154,6 @@ def _unit(p: BlockPointer) -> int | None:
 
 
 def _wide(size: Any) -> bool:
-    """Whether 32 bits may not hold a size and sums of offsets."""
     return size >= 2 ** 31 if isinstance(size, int) else size.elem.bits == 64
 
 
@@ -176,7 +173,6 @@ def _not_a_descriptor(p: BlockPointer, checked: set[int]) -> str | None:
 
 
 def _descriptor(b: KernelBuilder, p: BlockPointer, padding: str) -> tuple[Any, tuple[int, ...], list[Any]]:
-    """One whose last dimension is contiguous, where its dimensions come from, and the block's offsets there."""
     unit = _unit(p)
     assert unit is not None
     order = (*(d for d in range(len(p.block)) if d != unit), unit)

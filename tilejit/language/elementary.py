@@ -28,7 +28,6 @@ _ERFCX = (-2.659599690242689e-10, 9.311744978232572e-10, 3.1695881915648173e-09,
 
 
 def horner(x: Term, coefficients: Sequence[float]) -> Term:
-    """Highest power first."""
     total = x.const(coefficients[0])
     for c in coefficients[1:]:
         total = total.fma(x, c)
@@ -55,7 +54,6 @@ def is_nan(x: Term) -> Term:
 
 
 def is_whole(x: Term) -> Term:
-    """Infinities are."""
     return x.op("floor").eq(x)
 
 
@@ -104,7 +102,6 @@ def expm1(x: Term) -> Term:
 
 
 def split(x: Term) -> tuple[Term, Term]:
-    """The exponent (fp64) and the mantissa, from sqrt(1/2) to sqrt(2), of a positive number."""
     small = x < 2.0 ** -1022
     bits = small.where(x * 2.0 ** 54, x).bits(int64)
     scaled = bits + (0x3FF0000000000000 - 0x3FE6A09E667F3BCD)
@@ -114,7 +111,6 @@ def split(x: Term) -> tuple[Term, Term]:
 
 
 def _log_of_mantissa(m: Term) -> Term:
-    """ln m from sqrt(1/2) to sqrt(2): 2 artanh((m - 1) / (m + 1))."""
     f = m - 1.0
     s = f / (m + 1.0)
     z = s * s

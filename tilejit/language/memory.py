@@ -18,7 +18,6 @@ def mask_to(b: KernelBuilder, mask: Any, shape: tuple[int, ...], what: str) -> t
 
 
 def pointer_elem(x: Any, what: str) -> Ptr:
-    """The type of a pointer or tile of pointers; raises CompilationError for anything else."""
     if not isinstance(x, tensor) or not isinstance(x.elem, Ptr):
         found = x.elem if isinstance(x, tensor) else type(x).__name__
         raise CompilationError(f"{what}: expected a pointer, found {found}")
@@ -26,7 +25,6 @@ def pointer_elem(x: Any, what: str) -> Ptr:
 
 
 def written_elem(x: Any, what: str) -> Ptr:
-    """As `pointer_elem`; raises CompilationError for one of a tl.const parameter."""
     t = pointer_elem(x, what)
     if t.const:
         raise CompilationError(f"{what}: Cannot store to a constant pointer: its parameter is marked tl.const")

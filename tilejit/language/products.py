@@ -98,7 +98,6 @@ def _product_shape(a: tuple[int, ...], c: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _result_dtype(ta: DType, total: DType, acc: tensor | None, out: Scalar | None) -> Scalar:
-    """Raises CompilationError for a dtype that Triton does not give, or that is not acc's."""
     if ta.is_float and str(out or (acc.elem if acc is not None else "")) == "bf16":
         raise CompilationError("dot: out_dtype=bfloat16 is unsupported. Please use out_dtype=float32/float16 and cast "
                                "with `.to(tl.bfloat16)`")

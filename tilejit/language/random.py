@@ -31,7 +31,6 @@ def _integer(b: KernelBuilder, x: Any, what: str) -> Term:
 @builtin
 def philox_impl(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, n_rounds: int = ROUNDS, *,
                 _b: KernelBuilder) -> tuple:
-    """On four counters and two keys, all uint32 or all uint64, of shapes that broadcast."""
     a0, a1, a2, a3, key0, key1 = (Term(_b, t) for t in sem.broadcast(
         _b, *(to_tensor(_b, x) for x in (c0, c1, c2, c3, k0, k1))))
     if a0.elem not in _CONSTANTS or any(t.elem != a0.elem for t in (a1, a2, a3, key0, key1)):

@@ -19,7 +19,6 @@ Combine = Callable[[list[tensor], list[tensor]], list]
 
 
 def axis_of(axis: Any, rank: int, what: str) -> int:
-    """From 0 on; raises CompilationError outside of the tile's rank."""
     axis = sem.constant(axis, f"{what}'s axis")
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise CompilationError(f"{what}: axis {axis} is out of range for a tile of rank {rank}")
@@ -51,7 +50,6 @@ def user_combine(b: KernelBuilder, fn: Any) -> Combine:
 
 
 def widened(b: KernelBuilder, x: tensor, dtype: Any) -> tensor:
-    """In the type in which x is summed: `dtype`, or at least 32 bits for integers."""
     if unwrap(dtype) is not None:
         return sem.cast(b, x, sem.as_dtype(dtype))
     if isinstance(x.elem, DType) and x.elem.is_int() and x.elem.bits < 32:

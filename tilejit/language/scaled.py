@@ -63,7 +63,6 @@ def _format(side: str, name: Any) -> str:
 
 
 def _group(k: int, scales: list[tensor | None]) -> int:
-    """Elements of K that share a scale: 32, or what the shapes of the scales say."""
     found = [k // s.shape[-1] if len(s.shape) > 1 and s.numel > 1 else None for s in scales if s is not None]
     given = [g for g in found if g]
     if len(given) == 2 and given[0] != given[1]:
@@ -109,7 +108,6 @@ def _of_halves(b: KernelBuilder, x: tensor, dim: int, wide: DType) -> tensor:
 
 
 def _scaled(b: KernelBuilder, x: tensor, scale: tensor, exact: bool) -> tensor:
-    """x [.., R, K] times scale [.., R, K / group]."""
     shape = x.shape
     assert isinstance(x.elem, DType)
 

@@ -50,7 +50,6 @@ def constant(x: Any, what: str) -> Any:
 
 
 def literal_type(x: bool | int | float) -> DType:
-    """Raises for an integer that no 64-bit type holds."""
     t = scalar_type(x)
     if t is None:
         raise CompilationError(f"integer {x} does not fit 64 bits")
@@ -78,7 +77,6 @@ def to_tensor(b: Builder, x: Any, dtype: DType | None = None) -> tensor:
 
 
 def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: str = "") -> DType:
-    """`div`: which operator, of those that divide."""
     a, c = (fp16 if t is fp8e4b15 else t for t in (a, c))
     if a is c and not div:
         return a
@@ -110,7 +108,6 @@ def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: str = "") -> DT
 
 
 def folded(symbol: str, x: Any, y: Any, result: Any) -> Any:
-    """`x symbol y` on constants, `result` in Python: if a variable holds one, what their type makes of it."""
     if not (is_held(x) or is_held(y)) or type(result) not in (int, float):
         return result
     if isinstance(result, int):
@@ -147,7 +144,6 @@ def cast(b: Builder, x: tensor, to: Scalar, rounding: str | None = None) -> tens
 
 
 def broadcast_shape(a: tuple[int, ...], c: tuple[int, ...]) -> tuple[int, ...]:
-    """Aligned at their last dimensions; raises if there is none."""
     rank = max(len(a), len(c))
     wide_a, wide_c = (1,) * (rank - len(a)) + a, (1,) * (rank - len(c)) + c
     out = []
@@ -181,7 +177,6 @@ def broadcast(b: Builder, *xs: tensor) -> list[tensor]:
 
 
 def from_bf16(b: Builder, x: Any) -> Any:
-    """In fp32 if it is bf16: what extremes and running sums work on."""
     x = unwrap(x)
     return cast(b, x, fp32) if isinstance(x, tensor) and x.elem is bf16 else x
 
@@ -282,7 +277,6 @@ def _pointer(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
 
 
 def unary(b: Builder, symbol: str, x: tensor) -> tensor:
-    """-x, ~x, +x; `not x` is a comparison with zero."""
     if symbol == "+":
         return x
     if symbol == "-":

@@ -17,8 +17,6 @@ from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of, fp32, fp64
 
 
 class KernelBuilder(Builder):
-    """A builder that can also inline a kernel function: `call(fn, args, kwargs)`."""
-
     call: Callable[..., Any]
     notes: list[Record]
 
@@ -34,7 +32,6 @@ METHODS: dict[str, Callable[..., Any]] = {}
 
 
 def builtin(fn: Callable[..., Any] | None = None, *, method: bool = False) -> Callable[..., Any]:
-    """With `method`, tensors have it too."""
     def mark(f: Callable[..., Any]) -> Callable[..., Any]:
         code = getattr(f, "__code__", None)
         semantic = code is not None and "_semantic" in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
@@ -216,7 +213,6 @@ class tensor:
         return self.value.type.numel if isinstance(self.value.type, Tile) else 1
 
     def method(self, name: str) -> Callable[..., Any] | None:
-        """The builtin of that name with this tensor as its first argument."""
         fn = METHODS.get(name)
         if fn is None:
             return None
@@ -237,7 +233,6 @@ class Compound:
     whole = False
 
     def alike(self, other: Compound) -> bool:
-        """Whether the other one is made in the same way, of as many parts."""
         raise NotImplementedError
 
     def parts(self, b: KernelBuilder) -> list[Any]:

@@ -10,7 +10,6 @@ from tilejit.language.tensor import KernelBuilder, tensor
 
 
 def _operator(symbol: str, swap: bool = False) -> Callable[[Term, Any], Term]:
-    """`swap`: the term stands on its right."""
     def compute(self: Term, other: Any) -> Term:
         other = other.tensor if isinstance(other, Term) else other
         left, right = (other, self.tensor) if swap else (self.tensor, other)
@@ -38,23 +37,19 @@ class Term:
         return Term(self.b, x)
 
     def const(self, value: float) -> Term:
-        """In this term's type and shape."""
         return self.new(sem.splat_const(self.b, value, self.tensor.shape, self.elem))
 
     def op(self, name: str, *others: Any, **attrs: Any) -> Term:
-        """Numbers take this term's type and shape."""
         values = [o.tensor.value if isinstance(o, Term) else self.const(o).tensor.value for o in others]
         return self.new(tensor(self.b(name, self.tensor.value, *values, **attrs)))
 
     def fma(self, y: Any, z: Any) -> Term:
-        """Rounded once."""
         return self.op("fma", y, z)
 
     def cast(self, dtype: Scalar) -> Term:
         return self.new(sem.cast(self.b, self.tensor, dtype))
 
     def bits(self, dtype: Scalar) -> Term:
-        """The same bits as another type."""
         return self if self.elem == dtype else self.new(tensor(self.b("bitcast", self.tensor.value, dtype=dtype)))
 
     def where(self, yes: Any, no: Any) -> Term:

@@ -148,7 +148,6 @@ def measured(problem: Problem, dtype: str, chip: Chip, ways: Sequence[Way],
 
 
 def captured(work: Work, a: Any, b: Any, c: Any, count: int) -> tuple[Any, int]:
-    """A CUDA graph of `count` calls; the first was made before, so that its result is there."""
     import torch
 
     c.fill_(float("nan"))
@@ -162,7 +161,6 @@ def captured(work: Work, a: Any, b: Any, c: Any, count: int) -> tuple[Any, int]:
 
 
 def raced(graphs: Sequence[tuple[Any, int]], rounds: int = 4) -> list[float]:
-    """Nanoseconds of one call of each, in interleaved rounds, the first of which warms up."""
     import torch
 
     times: list[list[float]] = [[] for _ in graphs]
@@ -249,7 +247,6 @@ def read(path: Path) -> list[Times]:
 
 
 def calibrate(seconds: float, seed: int | None, times: Path | None, out: Path | None) -> int:
-    """The command: measure (or read what was measured), fit, write."""
     chip = current()
     seed = random.SystemRandom().randrange(10 ** 6) if seed is None else seed
     rows = read(times) if times is not None and times.exists() else []
@@ -274,7 +271,6 @@ def calibrate(seconds: float, seed: int | None, times: Path | None, out: Path | 
 
 
 def write(chip: Chip, path: Path) -> None:
-    """Numbers to four digits."""
     def short(x: Any) -> Any:
         return float(f"{x:.4g}") if isinstance(x, float) else x
 

@@ -78,7 +78,6 @@ def out_of_resources(error: Exception) -> bool:
 
 
 def zero(x: Any) -> None:
-    """Raises LaunchError for what is no torch tensor, numpy array or array of tilejit."""
     if is_torch(x):
         x.zero_()
     elif isinstance(x, np.ndarray):
@@ -119,11 +118,9 @@ class Saved:
         self.kept: list[tuple[Any, Any]] = []
 
     def keep(self, arrays: Mapping[str, Any]) -> None:
-        """Raises LaunchError for what cannot be copied."""
         self.kept = [(x, _copy(name, x)) for name, x in arrays.items() if x is not None]
 
     def restore(self, forget: bool = True) -> None:
-        """`forget` the contents, unless they are needed again."""
         for x, old in self.kept:
             if is_torch(x):
                 x.copy_(old)

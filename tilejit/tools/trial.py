@@ -123,7 +123,6 @@ class Runner:
             self._copy(base + offset, self.saved[i], nbytes)
 
     def _timed(self, task: Task, launch: Callable[[], None]) -> float:
-        """As `testing.do_bench`, without what restores arrays."""
         api, check = driver.api(), self.device.check
         events: list[tuple[Any, Any]] = []
 
@@ -162,8 +161,6 @@ class Runner:
 
 
 class Parameters:
-    """Of a launch, in memory: `address` is that of the array of pointers to them."""
-
     def __init__(self, params: tuple[bytes, ...]):
         self.memory = ctypes.create_string_buffer(64 + 128 * max(1, len(params)))
         start = -(-ctypes.addressof(self.memory) // 64) * 64

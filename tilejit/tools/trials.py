@@ -112,7 +112,6 @@ _idle: list[Child] = []
 
 
 def take(index: int) -> Child:
-    """One that waits for work, or a new one."""
     with _lock:
         mine = [c for c in _idle if c.index == index]
         _idle[:] = [c for c in _idle if c.index != index]
@@ -219,14 +218,12 @@ class Bound:
             if device_of(x) is not None}
 
     def changed(self) -> list[str]:
-        """Names of the arrays that a launch writes. Raises NotApart for addresses that lie in memory."""
         found = changed_by(self.kernel.source, self.described, self.options)
         if found is None:
             raise NotApart("the kernel follows addresses that lie in arrays")
         return [n for n in self.arrays if n in found]
 
     def index(self) -> int:
-        """The GPU of the arrays. Raises NotApart where there is none."""
         places = {info.device for info in self.arrays.values()}
         if len(places) != 1 or min(places) < 0:
             raise NotApart("there are no arrays on one GPU")

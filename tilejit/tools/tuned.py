@@ -29,7 +29,6 @@ def _path(of: dict[str, Any]) -> Path | None:
 
 
 def read(of: dict[str, Any]) -> dict[str, float] | None:
-    """By the index of the configuration; None where nothing readable is kept."""
     path = _path(of)
     if path is None:
         return None
@@ -44,7 +43,6 @@ def read(of: dict[str, Any]) -> dict[str, float] | None:
 
 
 def write(of: dict[str, Any], costs: dict[str, float]) -> None:
-    """A disk that is full or read-only only means measuring again."""
     path = _path(of)
     if path is None:
         return

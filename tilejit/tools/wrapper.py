@@ -53,20 +53,16 @@ class Wrapper:
         raise NotImplementedError
 
     def meta(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What a grid's function is given."""
         raise NotImplementedError
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
-        """`k.run(..., grid=g)` is `k[g](...)`; with `warmup`, `k.warmup(..., grid=g)`."""
         return self.warmup(*args, grid=grid, **kwargs) if warmup else self._launch(grid, *args, **kwargs)
 
     def bind(self, grid: Any, /, *args: Any, **kwargs: Any) -> Callable[[], None]:
-        """A function without arguments that repeats this launch; see `Kernel.bind`."""
         kernel, args, kwargs = self.choose(grid, args, kwargs)
         return kernel.bind(grid, *args, **kwargs)
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
-        """See `Kernel.warmup`."""
         kernel, args, kwargs = self.choose(grid, args, kwargs)
         return kernel.warmup(*args, grid=grid, **kwargs)
 
@@ -134,7 +130,6 @@ def call_of(fn: Kernel | Wrapper, grid: Any, args: tuple, kwargs: dict[str, Any]
 
 
 def check_names(what: str, names: Iterable[str], known: set[str]) -> None:
-    """Raises ArgumentError for names that are not known."""
     wrong = [n for n in names if n not in known]
     if wrong:
         raise ArgumentError(f"{what}: {', '.join(map(repr, wrong))} is none of {', '.join(sorted(known))}")

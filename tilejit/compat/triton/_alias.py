@@ -19,8 +19,6 @@ _SAME = {"triton.language.libdevice": f"{_HERE}.language.extra.libdevice",      
 
 
 class _Finder(MetaPathFinder, Loader):
-    """One module object with several names."""
-
     def __init__(self) -> None:
         self.specs: dict[str, ModuleSpec | None] = {}
 
@@ -41,7 +39,6 @@ class _Finder(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """It ran under its own name; the import system only replaced its spec."""
         module.__spec__ = self.specs[module.__name__]
 
 

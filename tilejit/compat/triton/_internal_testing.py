@@ -105,7 +105,6 @@ def numpy_random(shape: Any, dtype_str: str, rs: Any = None, low: int | None = N
 
 
 def to_triton(x: np.ndarray, device: Any, dst_type: str | None = None) -> Any:
-    """`dst_type` "bfloat16" or a float8 type converts or reinterprets the array."""
     name = x.dtype.name
     if name in uint_dtypes:
         return reinterpret(torch.tensor(x.view(name[1:]), device=device), getattr(_language, name))
@@ -116,7 +115,6 @@ def to_triton(x: np.ndarray, device: Any, dst_type: str | None = None) -> Any:
 
 
 def to_numpy(x: Any) -> np.ndarray:
-    """bfloat16 as float32."""
     if isinstance(x, TensorWrapper):
         return x.base.cpu().numpy().view(torch_dtype_name(x.dtype))
     return (x.cpu().float() if x.dtype is torch.bfloat16 else x.cpu()).numpy()

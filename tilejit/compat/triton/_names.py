@@ -21,8 +21,6 @@ _PLAIN: dict[str, Any] = {"CONSTEXPR_0": constexpr(0), "tuple": tuple, **dict.fr
 
 
 class Missing:
-    """It may be mentioned, not used."""
-
     def __init__(self, name: str):
         self.name = name
 

@@ -28,8 +28,6 @@ propagate_env = True
 
 
 class env_base:
-    """`key`: its variable of the environment, `ours`: tilejit's for the same."""
-
     def __init__(self, key: str, default: Any = None, ours: str = ""):
         self.key, self.default, self.ours = key, default, ours
 
@@ -105,8 +103,6 @@ class env_int(env_base):
 
 
 class env_class(env_base):
-    """A class as `module:name`, derived from one called `type`; or None."""
-
     def __init__(self, key: str, type: str):
         super().__init__(key)
         self.type = type
@@ -123,8 +119,6 @@ class env_class(env_base):
 
 @dataclass
 class NvidiaTool:
-    """A program of the CUDA toolkit: `path` and `version` ("13.0")."""
-
     path: str
     version: str
 

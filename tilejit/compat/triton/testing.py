@@ -32,7 +32,6 @@ def do_bench(fn: Callable[[], Any], warmup: float = 25, rep: float = 100, grad_t
 
 def do_bench_cudagraph(fn: Callable[[], Any], rep: float = 20, grad_to_none: Any = None,
                        quantiles: Sequence[float] | None = None, return_mode: str = "mean") -> Any:
-    """Milliseconds of a call in a CUDA graph of as many as fill `rep` milliseconds, over ten replays."""
     if default_target() != "cuda":
         return do_bench(fn, quantiles=quantiles, return_mode=return_mode)
     import torch
@@ -97,8 +96,6 @@ def _bound(given: Any, x: np.ndarray, default: float = 1e-2) -> float:
 
 
 class Benchmark:
-    """A line for each of `line_vals` over the sizes `x_vals` of the arguments `x_names`."""
-
     def __init__(self, x_names: Sequence[str], x_vals: Sequence[Any], line_arg: str, line_vals: Sequence[Any],
                  line_names: Sequence[str], plot_name: str, args: dict[str, Any], xlabel: str = "", ylabel: str = "",
                  x_log: bool = False, y_log: bool = False, styles: Any = None):
@@ -113,7 +110,6 @@ class Mark:
 
     def run(self, show_plots: bool = False, print_data: bool = False, save_path: str = "", return_df: bool = False,
             **kwargs: Any) -> Any:
-        """Print a table, write it (CSV, and a picture where matplotlib is there), return the rows."""
         single = isinstance(self.benchmarks, Benchmark)
         found = [self._run(b, show_plots, print_data, save_path, kwargs)
                  for b in ([self.benchmarks] if isinstance(self.benchmarks, Benchmark) else self.benchmarks)]

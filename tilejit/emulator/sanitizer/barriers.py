@@ -114,7 +114,6 @@ class Barriers:
             b.bytes.check(self.reporter, f"{b.name} of CTA {cta}", all_done)
 
     def left_over(self) -> None:
-        """The cluster has ended: nobody may still be counted at a named barrier."""
         for (_, number), here in self.named.items():
             for agent, (_, pc) in here.items():
                 r, name = self.reporter, f"barrier {number}"
@@ -122,7 +121,6 @@ class Barriers:
                       "the barrier counts", pc, (agent,), name)
 
     def op_bits(self, cta: int, offset: int, bits: int) -> None:
-        """Parts of operations are done, of which the barrier tells (and of nothing else)."""
         b = self.mbarriers.get((cta, offset))
         if b is not None:
             b.open = b.open.with_ops(bits)

@@ -20,7 +20,6 @@ class Named:
     stride: int = 0
 
     def at(self, offset: int) -> str:
-        """`a[2]+0x40`."""
         inside = offset - self.start
         if not self.stride:
             return f"{self.name}+{inside:#x}"

@@ -35,11 +35,9 @@ class Clock:
         return self if self.ops | bits == self.ops else Clock(self.ticks, self.ops | bits, self.fenced_ops)
 
     def ticked(self, warp: int) -> Clock:
-        """What the warp does from now on is not part of earlier copies of the clock."""
         ticks = self.ticks.copy()
         ticks[SEEN, warp] += 1
         return Clock(ticks, self.ops, self.fenced_ops)
 
     def fenced(self) -> Clock:
-        """After fence.proxy.async."""
         return Clock(np.stack([self.ticks[SEEN]] * 2), self.ops, self.ops)

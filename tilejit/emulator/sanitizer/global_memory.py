@@ -35,8 +35,6 @@ class Touch:
 
 
 class GlobalMemory:
-    """The last write of every byte, in pages made where something was written."""
-
     def __init__(self, reporter: Reporter, ctas: CtaClocks):
         self.reporter, self.ctas = reporter, ctas
         self.pages: dict[int, np.ndarray] = {}

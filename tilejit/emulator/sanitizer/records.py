@@ -65,13 +65,11 @@ class Access:
         return self.op is not None and self.op.async_proxy
 
     def known_to(self, clock: Clock) -> bool:
-        """Whether it happened before what the clock's owner does now."""
         if self.op is not None:
             return clock.ops & self.bit == self.bit
         return bool(clock.ticks[SEEN, self.slot] >= self.tick)
 
     def fenced_for(self, clock: Clock) -> bool:
-        """Whether a proxy fence lies between it and that."""
         if self.op is not None:
             return clock.fenced_ops & self.bit == self.bit
         return bool(clock.ticks[FENCED, self.slot] >= self.tick)

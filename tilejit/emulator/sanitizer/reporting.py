@@ -39,12 +39,10 @@ class Reporter:
 
     # -- names ---------------------------------------------------------------------------------------
     def warp(self, agent: WarpId) -> str:
-        """`CTA 3 warp 0 (load)`."""
         role = self.program.role(agent.warp)
         return f"CTA {agent.cta} warp {agent.warp}" + (f" ({role})" if role else "")
 
     def at(self, pc: int) -> str:
-        """`PTX line 12 (kernel.py:7)`."""
         loc = self.program.loc(pc)
         return f"PTX line {self.program.line(pc)}" + (f" ({loc[0]}:{loc[1]})" if loc else "")
 

@@ -36,7 +36,6 @@ class Region:
         array.reshape(-1, self.width)[self.at] = values
 
     def where(self, array: np.ndarray, number: int) -> tuple[int, int]:
-        """[first, last + 1) of the region's bytes that hold a number."""
         index = np.arange(len(array)).reshape(-1, self.width)[self.at]
         hits = index[self.get(array) == number]
         return int(hits.min()), int(hits.max()) + 1

@@ -77,7 +77,6 @@ class World:
 
     # -- operations ----------------------------------------------------------------------------------
     def issue(self, number: int, kind: str, agent: WarpId, pc: int) -> Op:
-        """It knows what its issuer knows (a wgmma: what all four warps know)."""
         slot = self.slot(agent)
         self.seq += 1
         at_issue = clock = self.clocks[slot]

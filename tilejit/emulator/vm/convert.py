@@ -26,7 +26,6 @@ def int_width(fmt: int) -> int:
 
 @njit
 def float_to_int(x: float, src: int, dst: int, rnd: int) -> int:
-    """Saturates; a NaN gives 0, or the top bit when 64-bit types are involved."""
     w = int_width(dst)
     s = dst >= k.S8
     if x != x:
@@ -77,7 +76,6 @@ def int_to_int(a: int, src: int, dst: int, sat: bool) -> int:
 
 @njit
 def int_to_float(a: int, src: int, dst: int, rnd: int, sat: bool) -> int:
-    """Rounded once, clamped to [0, 1] if sat."""
     w = int_width(src)
     if src == k.U64 and a < 0:
         x = np.float64(np.uint64(a))

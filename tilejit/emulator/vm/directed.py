@@ -17,7 +17,6 @@ _LARGEST = 1.7976931348623157e308
 
 @njit
 def step(s: float, toward: float) -> float:
-    """The next f64 after s in the direction of the sign of `toward`."""
     if s == 0.0:
         return 5e-324 if toward > 0 else -5e-324
     b = bits_of_f64(s)
@@ -68,7 +67,6 @@ def finish(s: float, err: float, e: int, rnd: int) -> float:
 
 @njit
 def zero_sum(x: float, y: float, rnd: int) -> float:
-    """An exact zero x + y: the sign of two equal zeros, else + (- when rounding down)."""
     s = x + y
     if rnd == k.RM and (math.copysign(1.0, x) < 0.0 or math.copysign(1.0, y) < 0.0):
         return -0.0
@@ -77,7 +75,6 @@ def zero_sum(x: float, y: float, rnd: int) -> float:
 
 @njit
 def fused(x: float, y: float, z: float, rnd: int) -> float:
-    """x * y + z for finite operands that are not zero."""
     (mx, ex), (my, ey), (mz, ez) = math.frexp(x), math.frexp(y), math.frexp(z)
     p, e = mx * my, ex + ey
     rest = fma64(mx, my, -p)
@@ -99,7 +96,6 @@ def fused(x: float, y: float, z: float, rnd: int) -> float:
 
 @njit
 def directed64(sub: int, x: float, y: float, z: float, rnd: int) -> float:
-    """NaN and infinite operands are left to the caller."""
     if sub == k.FADD or sub == k.FSUB:
         if sub == k.FSUB:
             y = -y

@@ -103,7 +103,6 @@ def encode(x: float, fmt: int, rnd: int, satfinite: bool) -> int:
 
 @njit
 def wide(sub: int, x: float, y: float, z: float) -> tuple[float, float]:
-    """The result to nearest, and the sign-exact rest of its rounding."""
     if sub == k.FADD:
         s = x + y
         return s, error_of_sum(x, y, s)
@@ -183,7 +182,6 @@ def min_max(sub: int, a: int, b: int, fmt: int, flags: int) -> int:
 
 @njit
 def flush(bits: int, fmt: int) -> int:
-    """A subnormal as zero of its sign (ftz)."""
     if fmt == k.F32:
         return bits & 0x80000000 if bits & 0x7F800000 == 0 else bits
     if fmt == k.F16:
@@ -193,7 +191,6 @@ def flush(bits: int, fmt: int) -> int:
 
 @njit
 def saturate(x: float) -> float:
-    """Clamp to [0, 1]; NaN becomes +0."""
     if x != x or x <= 0.0:
         return 0.0
     return min(x, 1.0)

@@ -74,7 +74,6 @@ def permute(a: int, b: int, c: int, mode: int) -> int:
 
 @njit
 def shift(sub: int, a: int, b: int, w: int, is_signed: bool) -> int:
-    """The amount is unsigned 32-bit and clamps to the width."""
     n = low(b, 32)
     if sub == k.SHL:
         return low(a << n, w) if n < w else 0
@@ -196,7 +195,6 @@ def rare(sub: int, a: int, b: int, c: int, e: int, w: int, flags: int, imm: int)
 
 @njit
 def extreme(sub: int, a: int, b: int, w: int, flags: int) -> int:
-    """relu takes negative results to zero."""
     if flags & k.SIGNED:
         x, y = signed(a, w), signed(b, w)
         r = x if (x < y) == (sub == k.MIN) else y

@@ -45,7 +45,6 @@ def raw_store(address: int, value: int, size: int) -> None:
 
 @njit
 def fault(st, kind: int, lane: int, address: int) -> int:
-    """Returns 0, the invalid host address."""
     st[k.ST_FAULT] = kind
     st[k.ST_FAULT_LANE] = lane
     st[k.ST_FAULT_ADDRESS] = address
@@ -180,7 +179,6 @@ A_EXCH, A_ADD, A_MIN, A_MAX, A_INC, A_DEC, A_AND, A_OR, A_XOR, A_CAS = range(10)
 
 @njit
 def combine(op: int, fmt: int, old: int, b: int, c: int, flags: int) -> int:
-    """Flags are those of a sum of f32."""
     if op == A_EXCH:
         return b
     if op == A_CAS:

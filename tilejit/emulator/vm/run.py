@@ -31,7 +31,6 @@ def guard_mask(regs, reg: int, negate: int, mask: int) -> int:
 
 @njit
 def finish(sp, s: int) -> int:
-    """Its lanes have left; returns a parent that became ready, or -1."""
     sp[s, k.SP_STATE] = k.FREE
     p = sp[s, k.SP_PARENT]
     while p >= 0:

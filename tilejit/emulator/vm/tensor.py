@@ -26,7 +26,6 @@ TO_F32, TO_14, TO_F16 = range(3)
 
 @njit
 def power(x: float) -> float:
-    """2^e of a float32 with exponent e (the least normal's for subnormals); 0 of zero."""
     bits = bits_of_f32(x)
     return f64_of(max((bits >> 23) & 255, 1) + 896 << 52) if bits & 0x7FFFFFFF else 0.0
 

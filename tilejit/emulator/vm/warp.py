@@ -95,7 +95,6 @@ def redux(row, regs, mask: int) -> None:
 
 @njit
 def carry(row, regs, mask: int) -> None:
-    """E is the hidden carry register (for subtraction the borrow)."""
     w = row[k.FMT]
     for lane in range(32):
         if (mask >> lane) & 1:

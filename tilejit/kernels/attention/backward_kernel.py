@@ -41,7 +41,6 @@ def as_held(x, BM: tl.constexpr, D: tl.constexpr):
 
 @tilejit.kernel
 def by_rows(x, BM: tl.constexpr, D: tl.constexpr):
-    """What `as_held` makes [BM * D], as [BM, D] again."""
     x = x.reshape([BM // 64, 128 // BM, D * BM // 1024, 4, 8, 4, 2, 2]).permute(0, 3, 6, 4, 1, 2, 5, 7)
     return x.reshape([BM, D])
 
@@ -112,7 +111,6 @@ def dropped(x, query, key, at, mods):
 
 @tilejit.kernel
 def steep(p, scores, factor, mods):
-    """Weights times the slope of the softcap: what is made of scores now needs no register later."""
     if mods.softcap is not None and mods.score is None:
         z = capped(scores * factor, mods) * (1.0 / mods.softcap)
         p = tl.where(p > 0, p * (1.0 - z * z), 0.0)
@@ -121,7 +119,6 @@ def steep(p, scores, factor, mods):
 
 @tilejit.kernel
 def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
-    """Of products that are scaled, for weights that are `steep`."""
     grad = p * (dropped(weight_grad, query, key, at, opts.mods) - delta)
     if opts.mods.score is not None:
         grad = tl.where(p > 0, change_gradient(grad, scores * factor, query, key, at, opts.mods), 0.0)

@@ -39,17 +39,14 @@ class Case:
 
     @property
     def low(self) -> bool:
-        """Whether a query does not see the first keys."""
         return self.left is not None or self.chunk is not None
 
     @property
     def high(self) -> bool:
-        """Whether a query does not see the last keys."""
         return self.right is not None
 
     @property
     def changes(self) -> bool:
-        """Whether scores are anything else than products times a scale, or weights are dropped."""
         return self.softcap is not None or self.score is not None or self.dropout is not None
 
 
@@ -73,13 +70,11 @@ def flat(extras: Extras) -> tuple[Any, ...]:
 
 
 def filled(extras: Extras, items: Sequence[Any]) -> Extras:
-    """The inverse of `flat`."""
     behind = 8 if extras.descales is None else 11
     return Extras(*items[:8])._replace(descales=tuple(items[8:behind]) or None, aux=tuple(items[behind:]))
 
 
 def options(case: Case, extras: Extras, infos: tuple[ArrayInfo | None, ...]) -> Options:
-    """infos: of `flat(extras)`."""
     table, blocks = infos[6], infos[7]
     return Options(
         Band(case.left, case.right, case.chunk, extras.prefix),
@@ -101,7 +96,6 @@ def with_rows(opts: Options, case: Case, k: Any, v: Any, ik: ArrayInfo, iv: Arra
 
 
 def keys_of_block(case: Case, keys: int) -> int:
-    """Keys of a block that should have so many: of pages that have whole blocks, those that divide one."""
     if not case.page or case.page % LEAST_KEYS:
         return keys
     return max(n for n in range(LEAST_KEYS, keys + 1, LEAST_KEYS) if case.page % n == 0)

@@ -87,7 +87,6 @@ def decodes(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, case: Case, infos: tuple[A
 
 
 def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: Any, parts: int = 0) -> None:
-    """Into out, and lse if given. parts: of the keys, instead of a choice."""
     iq, ik, iv = infos_of(q, k, v)
     infos = infos_of(*flat(extras))
     batch, queries, keys, heads, kv_heads, d, dv = check(iq, ik, iv, case, infos)
@@ -118,8 +117,6 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
 
 
 def combine(of_parts: Any, logs: Any, out: Any, lse: Any, sinks: Any, parts: int) -> None:
-    """Weigh parts [parts * batch, queries, heads, dv] by logs [parts, batch, heads, queries] into out [batch, queries,
-    heads, dv], and lse if given."""
     io, = infos_of(out)
     batch, queries, heads, dv = io.shape
     count, wide = tilejit.next_power_of_2(parts), tilejit.next_power_of_2(dv)

@@ -42,7 +42,6 @@ _Q, _K, _V, _OUT, _LSE, _EXTRAS = range(6)
 @tilejit.replayed
 def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None, lse: Any = None,
             tiles: tuple[int, int] | None = None, persistent: bool | None = None) -> Any:
-    """lse: where logarithms of sums go, if given."""
     iq, ik, iv = infos_of(q, k, v)
     more = flat(extras)
     infos = infos_of(*more)
@@ -132,8 +131,6 @@ def _equal(blocks: int, heads: int, causal: bool, chip: int) -> bool:
 def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, extras: Extras,
                  case: Case, tiles: tuple[int, int] | None, persistent: bool | None, chip: int,
                  knobs: Any) -> Work | None:
-    """For arrays of these facts (q, k, v, out, lse, and extras one after another) on a chip of so many multiprocessors;
-    None where the result is empty."""
     infos = flat(extras)
     batch, queries, keys, heads, kv_heads, d, dv = check(q, k, v, case, infos)
     check_results(q, v, out, lse, case, infos)
@@ -197,7 +194,6 @@ def check_results(q: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | N
 
 
 def ragged_rows(x: ArrayInfo, rows: int, columns: int) -> tilejit.TensorDescriptor:
-    """A descriptor of [rows, heads, d] that clips blocks at any row (`_operands.ragged`)."""
     n, heads, d = x.shape
     down, across, _ = pitches(x)
     return tilejit.TensorDescriptor.template(x, (WRAP + 1, n + 1, WRAP, heads, d),

@@ -76,7 +76,6 @@ def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, 
 
 @tilejit.kernel
 def rows_of_pages(rows, n, head, at, pages, BN: tl.constexpr, D: tl.constexpr):
-    """Keys, or values, from the n-th on, each from its own page; zeros where there are none."""
     key, columns = n + tl.arange(0, BN), tl.arange(0, D)
     some = key < at.keys
     page = tl.load(pages.table + at.batch * pages.stride + key // pages.size, some, other=0).to(tl.int64)
@@ -86,7 +85,6 @@ def rows_of_pages(rows, n, head, at, pages, BN: tl.constexpr, D: tl.constexpr):
 
 @tilejit.kernel
 def block(desc, n, head, at, pages, rows, BN: tl.constexpr, D: tl.constexpr):
-    """Keys, or values, from the n-th on."""
     if pages is None:
         return desc.load([at.row, at.first_key + n, head, 0]).reshape([BN, D])
     if rows is not None:

@@ -27,7 +27,6 @@ LOOKED_UP = 32
 
 @tilejit.kernel
 def part_of_keys(desc, n, column, batch, count, pages, BN: tl.constexpr, D: tl.constexpr):
-    """Elements from `column` on of the keys from the n-th on."""
     if pages is None:
         return desc.load([batch, n, column]).reshape([BN, D])
     key = n + tl.arange(0, BN)

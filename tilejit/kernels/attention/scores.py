@@ -140,7 +140,6 @@ def band_of(query, at, limits, prefix):
 
 @tilejit.kernel
 def queries_of(key, at, limits, prefix):
-    """The first query that sees a key and the one behind the last: the inverse of `band_of`."""
     shift = at.keys - at.queries
     first, end = 0, at.queries
     if limits.right is not None:
@@ -186,7 +185,6 @@ def changes(mods):
 
 @tilejit.kernel
 def capped(x, mods):
-    """A score behind the softcap."""
     if mods.softcap is not None:
         x = x * (1.0 / mods.softcap)
         if mods.exact:
@@ -228,6 +226,5 @@ def change_gradient(grad, x, query, key, at, mods):
 
 @tilejit.kernel
 def kept(query, key, at, mods):
-    """Which weights are not dropped: the same for the same seed, batch, head, query and key, whatever the tiles."""
     bits = tl.philox(mods.seed, query, key, at.batch * at.heads + at.head, 0, 7)[0]
     return tl.uint_to_uniform_float(bits) >= mods.dropout

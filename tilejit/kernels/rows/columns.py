@@ -39,7 +39,6 @@ def column_sum_kernel(x, scaled, stats, out, row_count, columns, x_pitch, scaled
 
 @tilejit.kernel
 def part_sum_kernel(parts, out, other_parts, other, count, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Of COLUMNS columns of parts [count, columns]; the second row of programs has other arrays."""
     if other is None:
         sum_part(parts, out, count, columns, ROWS, COLUMNS)
     elif tl.program_id(1) == 0:
@@ -61,12 +60,10 @@ def sum_part(parts, out, count, columns, ROWS: tl.constexpr, COLUMNS: tl.constex
 
 @operator(out=lambda like: like)
 def column_sum(out, x: Array, like: Array) -> None:
-    """The sums over the rows of x [.., columns], in fp32, rounded to the dtype of `like` [columns]."""
     sum_columns(out, matrix("column_sum", x))
 
 
 def sum_columns(out: Any, x: Matrix, scaled: Matrix | None = None, stats: Any = None) -> None:
-    """Over parts of the rows where columns alone do not fill the chip, then over the parts."""
     if not x.columns:
         return
     other, pitch = (None, 0) if scaled is None else (scaled.array, scaled.pitch)

@@ -164,7 +164,6 @@ def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, d
 def cross_entropy_gradient_kernel(grad, x, target, weight, weight_sum, count, lse, dx, n, columns, x_pitch, dx_pitch,
                                   ignore, smoothing, z, cap, EACH: tl.constexpr, BLOCK: tl.constexpr,
                                   ROWS: tl.constexpr):
-    """Where each row's lse is known; grad has one number, or EACH row has its own."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
     v = capped(x, row * x_pitch + cols, cap, inside)
@@ -272,8 +271,6 @@ def cross_entropy(logits: Array, target: Array, weight: Array | None = None, ign
 
 
 class Call:
-    """A call's checked arguments. Raises LaunchError for what does not fit."""
-
     def __init__(self, what: str, logits: Any, target: Any, weight: Any, ignore: int, smoothing: float, z: float,
                  cap: float, reduction: str):
         if reduction not in REDUCTIONS:
@@ -288,7 +285,6 @@ class Call:
         self.ignore = int(ignore)
 
     def weight_sum(self) -> Any:
-        """A number on the device: the sum of the weights, where smoothing needs it."""
         if self.weight is None or self.numbers[1] is None:
             return None
         out, columns = tilejit.empty_like(self.weight, (1,), tl.float32), self.x.columns
@@ -296,7 +292,6 @@ class Call:
         return out
 
     def total(self, out: Any, rows: Any, count: Any, over: Any = None) -> None:
-        """The sum of the rows' losses and the sum of the targets' weights, as far as asked for (`total_kernel`)."""
         total_of(self.x.n, self.x.columns, out, rows, over, count, self.target, self.weight, self.ignore)
 
     def rows(self, loss: Any, lse: Any, dx: Matrix | None, count: Any) -> None:

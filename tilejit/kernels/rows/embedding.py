@@ -24,7 +24,6 @@ def embedding_kernel(weight, indices, out, n, columns, count, weight_pitch, out_
 @tilejit.kernel
 def add_rows_kernel(grad, indices, sums, n, columns, count, ignore, grad_pitch, BLOCK: tl.constexpr,
                     ROWS: tl.constexpr):
-    """Rows of grad are added to those of sums [count, columns] that they belong to."""
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
     i = tl.load(indices + row, row < n, other=0).to(tl.int64)
     there = (i >= 0) & (i < count) & (i != ignore)

@@ -90,5 +90,4 @@ def linear_cross_entropy(x: Array, weight: Array, target: Array, ignore_index: i
 
 
 def chunk_of(n: int, columns: int, width: int) -> int:
-    """A power of two, so that the logits are about as large as x."""
     return max(LEAST, tilejit.next_power_of_2(tilejit.cdiv(n * width, max(1, columns))))

@@ -37,7 +37,6 @@ def matrix(what: str, x: Any, name: str = "x") -> Matrix:
 
 
 def result(what: str, x: Any, name: str = "out") -> Matrix:
-    """A result, which must be such a matrix as it is."""
     info = tilejit.array_info(x)
     pitch = _pitch(info.shape, info.strides)
     if pitch is None:

@@ -156,7 +156,6 @@ def _asked(of: Any, asked: bool) -> Any:
           db=lambda bias, wants_bias: _asked(bias, wants_bias))
 def rmsnorm_gradient(dx, dw, db, grad: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
                      offset: float, wants_weight: bool, wants_bias: bool) -> None:
-    """Of `rmsnorm`; weight's and bias's if they are wanted."""
     launch_gradient("rmsnorm_gradient", dx, dw, db, grad, x, weight, bias, eps, offset, False)
 
 
@@ -165,7 +164,6 @@ def rmsnorm_gradient(dx, dw, db, grad: Array, x: Array, weight: Array | None, bi
           db=lambda bias, wants_bias: _asked(bias, wants_bias))
 def layernorm_gradient(dx, dw, db, grad_out: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
                        offset: float, wants_weight: bool, wants_bias: bool, stats: Array | None = None) -> None:
-    """stats as `layernorm_forward` gives them, or None."""
     kept = stats if stats is not None and x.shape[-1] > CTA else None
     launch_gradient("layernorm_gradient", dx, dw, db, grad_out, x, weight, bias, eps, offset, True, stats=kept)
 
@@ -189,8 +187,6 @@ def add_layernorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total
 def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, grad: Array, x: Array,
                     weight: Array | None, bias: Array | None, eps: float, offset: float, centred: bool,
                     more: Array | None = None, stats: Array | None = None) -> None:
-    """The walk over the rows and the sums over its programs; where rows are long, a program a row, and sums of
-    columns."""
     same(what, x, grad, "grad")
     m, g, o = matrix(what, x), matrix(what, grad, "grad"), result(what, dx, "dx")
     p = Matrix(None, 0, 0, 0) if more is None else matrix(what, more, "the total's gradient")
@@ -224,7 +220,6 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
 
 
 def cta_of(m: Matrix) -> int:
-    """Elements of rows that a multiprocessor has at a time: fewer of numbers that take more registers."""
     size = tilejit.array_info(m.array).dtype.bytes
     return CTA // (4 if size == 8 else 2 if size == 4 and m.columns % 16 else 1)
 

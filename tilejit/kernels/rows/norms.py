@@ -62,7 +62,6 @@ def norm_kernel(x, weight, bias, out, columns, x_pitch, out_pitch, eps, CENTRED:
 def long_norm_kernel(x, weight, bias, out, columns, x_pitch, out_pitch, eps, CENTRED: tl.constexpr, BLOCK: tl.constexpr,
                      n=0, offset=None, residual=None, total=None, residual_pitch=0, total_pitch=0, per=0,
                      HEADS: tl.constexpr = 1, SPAN: tl.constexpr = 1, stats=None):
-    """One row a program, in blocks: the sum with the residual, the mean, the mean square, the result."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     out += row * out_pitch

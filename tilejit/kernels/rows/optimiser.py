@@ -66,7 +66,6 @@ def adamw_kernel(table, blocks, count, rate, beta1, beta2, eps, decay, correctio
 
 @tilejit.kernel
 def squares_kernel(table, blocks, count, programs, parts, G: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """A persistent walk over the blocks: sums of squares of each program's."""
     total = tl.zeros((BLOCK,), tl.float32)
     for i in range(tl.program_id(0), programs, tl.num_programs(0)):
         tensor = tl.load(blocks + i.to(tl.int64) * 2)
@@ -79,7 +78,6 @@ def squares_kernel(table, blocks, count, programs, parts, G: tl.constexpr, ALIGN
 
 @tilejit.kernel
 def norm_kernel(parts, norm, factor, count, most, PARTS: tl.constexpr):
-    """The root of the sum, and what brings it down to `most`."""
     i = tl.arange(0, PARTS)
     n = tl.sqrt(tl.sum(tl.load(parts + i, i < count, other=0.0), 0))
     tl.store(norm, n)

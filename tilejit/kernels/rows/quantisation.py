@@ -32,7 +32,6 @@ def inverse_of(greatest, MOST: tl.constexpr):
 @tilejit.kernel
 def quantise_rows_kernel(x, q, scale, n, columns, x_pitch, q_pitch, MOST: tl.constexpr, BLOCK: tl.constexpr,
                          ROWS: tl.constexpr):
-    """Whole rows in one tile."""
     row, cols, inside = row_tile(n, columns, BLOCK, ROWS)
     v = tl.load(x + row * x_pitch + cols, inside, other=0.0).to(tl.float32)
     greatest = row_max(tl.abs(v), ROWS)
@@ -88,7 +87,6 @@ def greatest_kernel(x, parts, n, columns, x_pitch, ROWS: tl.constexpr, BLOCK: tl
 @tilejit.kernel
 def quantise_tensor_kernel(x, q, scale, parts, count, n, columns, x_pitch, q_pitch, MOST: tl.constexpr,
                            PARTS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """One scale, from the greatest of all parts, which every program finds."""
     i = tl.arange(0, PARTS)
     greatest = tl.max(tl.load(parts + i, i < count, other=0.0), 0)
     if tl.program_id(0) == 0:
@@ -108,7 +106,6 @@ def dequantise_kernel(q, scale, out, n, columns, q_pitch, out_pitch, across, siz
 
 
 def _scales(x: Any, of: str) -> Any:
-    """fp32: one, one a row, or one a block."""
     shape = {"tensor": (1,), "row": (*x.shape[:-1], 1),
              "block": (*x.shape[:-1], -(-x.shape[-1] // SCALE_BLOCK))}.get(of, (1,))
     return x, shape, tl.float32

@@ -43,7 +43,6 @@ def softmax_kernel(x, out, columns, x_pitch, out_pitch, BLOCK: tl.constexpr, n=0
 @tilejit.kernel
 def long_softmax_kernel(x, out, columns, x_pitch, out_pitch, BLOCK: tl.constexpr, mask=None, mask_rows=1, mask_pitch=0,
                         scale=None, LOG: tl.constexpr = False):
-    """One row a program, in blocks: running maximum and sum first (online softmax), then the quotients."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     x += row * x_pitch

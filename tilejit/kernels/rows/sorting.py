@@ -167,7 +167,6 @@ def sort(values, indices, x: Array, descending: bool = False) -> None:
 
 
 def _sort_wide(m: Matrix, o: Matrix, indices: Any, descending: bool) -> None:
-    """Runs of keys are sorted, then merged two by two."""
     keys, other = (tilejit.empty_like(m.array, (m.n, m.columns), tl.int64) for _ in "12")
     sort_run_kernel[(m.n * tilejit.cdiv(m.columns, RUN),)](m.array, keys, m.columns, m.pitch, DESCENDING=descending,
                                                            BLOCK=RUN, num_warps=8)

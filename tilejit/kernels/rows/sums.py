@@ -31,7 +31,6 @@ def zeros_for(pointer, SHAPE: tl.constexpr):
 
 @tilejit.kernel
 def row_sum_kernel(x, out, n, columns, pitch, MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Sums (means) of ROWS rows a program, a block of columns at a time."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     total = zeros_for(x, (ROWS, BLOCK))
@@ -51,7 +50,6 @@ def spread_kernel(x, out, n, columns, pitch, over, BLOCK: tl.constexpr, ROWS: tl
 @tilejit.kernel
 def running_sum_kernel(x, out, n, columns, x_pitch, out_pitch, REVERSE: tl.constexpr, ROWS: tl.constexpr,
                        BLOCK: tl.constexpr):
-    """ROWS rows a program, a block of columns at a time, from the end if REVERSE."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     before = zeros_for(x, (ROWS, 1))
@@ -113,7 +111,6 @@ def _summed(x: Any) -> Any:
 
 
 def _blocks(n: int, columns: int, sizes: tuple[int, int] | None = None) -> tuple[tuple[int], dict[str, int]]:
-    """Rows in blocks of columns, with (elements, warps) of a program if they are given."""
     wide = max(16, tilejit.next_power_of_2(columns))
     elements, warps = sizes or (ALONE if wide <= ALONE[0] or n >= PROGRAMS else TOGETHER)
     block = min(elements, wide)

@@ -45,7 +45,6 @@ def wide(x):
 
 @tilejit.kernel
 def wide_type(pointer):
-    """The type in which what is loaded from here is computed with."""
     return tl.float64 if pointer.dtype.element_ty == tl.float64 else tl.float32
 
 
@@ -56,7 +55,6 @@ def put(pointer, x, mask):
 
 @tilejit.kernel
 def row_sum(x, ROWS: tl.constexpr):
-    """The sum of each row of such a tile, to be used with the tile."""
     if ROWS == 1:
         return tl.sum(x, 0)
     return tl.sum(x, 1)[:, None]

@@ -17,7 +17,6 @@ _TERMS, _ORDER, _LAST = 27, 66, 18
 
 
 def _sum(x: Term, coefficients: Sequence[float]) -> Term:
-    """Lowest power first."""
     return el.horner(x, coefficients[::-1])
 
 
@@ -26,7 +25,6 @@ def _harmonic(k: int) -> float:
 
 
 def _series(x: Term, n: int) -> tuple[Term, Term]:
-    """J_n and Y_n of 0 < x <= 8, n of 0 and 1."""
     h, q = x * 0.5, x * x * -0.25
     factors = [1.0 / (host.factorial(k) * host.factorial(k + n)) for k in range(_TERMS)]
     digammas = [_harmonic(k) + _harmonic(k + n) - 2 * 0.57721566490153286061 for k in range(_TERMS)]
@@ -82,7 +80,6 @@ def _both(x: Term, n: int) -> tuple[Term, Term]:
 
 
 def _order(x: Term, n: int, kind: int) -> Term:
-    """J_n (kind 0) or Y_n (1) of order 0 or 1, with what they are at 0, below it and at infinity."""
     a = x.abs()
     value = (a > 1e15).where(0.0, _both(a, n)[kind])    # the angle is lost there
     if kind == 0:

@@ -39,7 +39,6 @@ def _constraint(t: DType) -> str:
 
 
 def _instruction(name: str, text: str, types: dict[DType, str], out: DType | None = None, count: int = 1) -> None:
-    """`text` with the PTX type put in for each operand type that it takes."""
     def call(*args: Any, _b: KernelBuilder) -> tensor:
         if len(args) != count:
             raise CompilationError(f"{name} takes {count} arguments, found {len(args)}")
@@ -57,7 +56,6 @@ def _instruction(name: str, text: str, types: dict[DType, str], out: DType | Non
 
 
 def _as_one_of(b: KernelBuilder, name: str, args: tuple, legal: tuple[DType, ...]) -> list[tensor]:
-    """At one shape and of one of these types; numbers take the type of the tensors beside them."""
     typed = [to_tensor(b, a) for a in args if isinstance(sem.unwrap(a), tensor)]
     kinds = {t.elem for t in typed} or {legal[0]}
     like = next((t for t in legal if t in kinds), None)
@@ -213,7 +211,6 @@ def _lanczos(z: Term) -> Term:
 
 
 def _gamma_right(x: Term) -> Term:
-    """Gamma for x >= 1/2, the power in two halves that do not overflow."""
     z = x - 1.0
     t = z + 7.5
     half = el.exp(el.log(t) * ((z + 0.5) * 0.5))
@@ -297,7 +294,6 @@ def _fma(x: Term, y: Term, z: Term) -> Term:
 
 # -- bits of floats --
 def _bits(name: str, x: Term) -> tuple[Term, DType, int, int]:
-    """(bits as signed integers, their type, bits of the mantissa, bias) of a float."""
     (x,) = _float(name, x)
     wide = x.elem == fp64
     t = int64 if wide else int32

@@ -15,7 +15,6 @@ class CublasLt:
         self.gemm(a, b, None, c, 1.0, 0.0)
 
     def gemm(self, a: Any, b: Any, d: Any, c: Any, alpha: float, beta: float) -> None:
-        """Overwrite c by alpha * a @ b transposed + beta * d."""
         torch = sys.modules["torch"]
         if a.dtype == torch.float8_e4m3fn:
             one = torch.ones((), device=a.device)

@@ -39,8 +39,6 @@ class Metadata(Mapping[str, Any]):
 
 
 class CompiledKernel:
-    """What Triton shows of a kernel, over tilejit's own (`compiled`)."""
-
     def __init__(self, compiled: Compiled, fn: JITFunction | None, info: Mapping[str, Any]):
         self.compiled, self.fn, self.hash, self.info = compiled, fn, info["key"], info
         self.asm = compiled.asm
@@ -63,7 +61,6 @@ class CompiledKernel:
 
     @cached_property
     def name(self) -> str:
-        """The function's name, or what the `repr` of its decorator makes of this specialisation."""
         if self.fn is None or self.fn._repr is None or "signature" not in self.info:
             return self.compiled.name
         names = list(self.info["signature"])

@@ -30,7 +30,6 @@ def placed() -> Iterator[None]:
 
 
 def _chained(error: CompilationError) -> CompilationError:
-    """Told at the outermost call that led to it, with its causes from there inwards."""
     assert error.loc is not None
     places = [error.loc]
     while (outer := places[-1].call_site) is not None:

@@ -16,7 +16,6 @@ globals().update({k: v for k, v in vars(_language).items() if not k.startswith("
 
 @constexpr_function
 def get_int_dtype(bitwidth: int, signed: bool) -> DType:
-    """Of 1, 8, 16, 32 or 64 bits. Raises ValueError for other widths."""
     name = "int1" if bitwidth == 1 else f"{'' if signed else 'u'}int{bitwidth}"
     if name not in DTYPES:
         raise ValueError(f"Unsupported bitwidth {bitwidth} and signedness {signed}")
@@ -28,7 +27,6 @@ def is_builtin(fn: Any) -> bool:
 
 
 def _unwrap_if_constexpr(o: Any, *, _b: Any = None) -> Any:
-    """In lists and tuples too; in kernels and in functions of authors."""
     if isinstance(o, (list, tuple)):
         items = [_unwrap_if_constexpr(x) for x in o]
         return items if isinstance(o, list) else tuple(items) if type(o) is tuple else type(o)(*items)

@@ -27,7 +27,6 @@ def _never() -> bool:
 
 
 def __getattr__(name: str) -> Callable[[], bool]:
-    """Other makers' chips: `is_hip`, `is_hip_cdna4`, `is_xpu`, ...: never."""
     if re.match(r"is_(hip|xpu)", name):
         return _never
     raise AttributeError(name)

@@ -14,7 +14,6 @@ _set: list[Callable[..., Any]] = [NullAllocator()]
 
 
 def set_allocator(allocator: Callable[..., Any]) -> None:
-    """A function (size, alignment, stream) -> array."""
     _set[0] = allocator
 
 

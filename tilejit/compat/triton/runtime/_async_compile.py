@@ -30,7 +30,6 @@ class AsyncCompileMode:
         self.kernels: list[FutureKernel] = []
 
     def submit(self, work: Callable[[], Any], finish: Callable[[Any], Any]) -> FutureKernel:
-        """Have `work` done by the executor; `finish` makes a kernel of its result."""
         self.kernels.append(FutureKernel(self.executor.submit(work), finish))
         return self.kernels[-1]
 

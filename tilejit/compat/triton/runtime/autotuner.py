@@ -45,7 +45,6 @@ class Config:
         return {**self.launched_with(), "num_stages": self.num_stages}
 
     def launched_with(self) -> dict[str, Any]:
-        """Without the number of stages where nobody gave it."""
         options = {"num_warps": self.num_warps, "num_ctas": self.num_ctas, "num_stages": self.stages,
                    "maxnreg": self.maxnreg, "ir_override": self.ir_override}
         return {**self.kwargs, **{k: v for k, v in options.items() if v is not None}}
@@ -66,8 +65,6 @@ class Config:
 
 
 class Autotuner(Choices, KernelInterface):
-    """`cache` maps the values of the key arguments, and the arrays' dtypes, to the configuration that was chosen."""
-
     def __init__(self, fn: Any, arg_names: Sequence[str], configs: Sequence[Config], key: Sequence[str],
                  reset_to_zero: Sequence[str] | None, restore_value: Sequence[str] | None,
                  pre_hook: Callable[..., Any] | None = None, post_hook: Callable[..., Any] | None = None,
@@ -124,7 +121,6 @@ class Autotuner(Choices, KernelInterface):
         self.run(*args, grid=grid, warmup=False, **kwargs)
 
     def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Arguments of one configuration, and the arrays that tuning changes beside the kernel."""
         return dict(self.configs[0].launched_with()), (*self.reset_to_zero, *self.restore_value)
 
     # -- launching ----------------------------------------------------------------------------------------------
@@ -278,7 +274,6 @@ class Autotuner(Choices, KernelInterface):
         return self._do_bench or (lambda call, quantiles: [costs.cost(call)] * 3)
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
-        """Raises AutotunerError if none is left."""
         configs, named = self.configs, self.nargs or {}
         if self.early_config_prune:
             configs = self.early_config_prune(configs, named, **kwargs)

@@ -19,8 +19,6 @@ class CacheManager:
 
 
 class FileCacheManager(CacheManager):
-    """In a folder of their own under `knobs.cache.dir`."""
-
     def __init__(self, key: str, override: bool = False, dump: bool = False):
         super().__init__(key)
         base = knobs.cache.dump_dir if dump else knobs.cache.override_dir if override else knobs.cache.dir
@@ -41,7 +39,6 @@ class FileCacheManager(CacheManager):
         return str(path)
 
     def put_group(self, filename: str, group: dict[str, str]) -> str:
-        """Remember that these files (name -> path) belong together."""
         return self.put(json.dumps({"child_paths": sorted(group)}), _group_name(filename))
 
     def get_group(self, filename: str) -> dict[str, str] | None:
@@ -62,8 +59,6 @@ class RemoteCacheBackend:
 
 
 class RemoteCacheManager(FileCacheManager):
-    """With copies here; the backend is `knobs.cache.remote_manager_class`."""
-
     def __init__(self, key: str, override: bool = False, dump: bool = False):
         super().__init__(key, override, dump)
         self.backend = knobs.cache.remote_manager_class(key)

@@ -22,8 +22,6 @@ _ATTRIBUTES = {"max_shared_mem": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", "max_num_r
 
 @dataclass(frozen=True)
 class GPUTarget:
-    """Backend `cuda`, arch 90 or 80, 32 threads a warp."""
-
     backend: str
     arch: int | str
     warp_size: int
@@ -31,7 +29,6 @@ class GPUTarget:
 
 class _Utils:
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """Clocks in kHz, the bus in bits, memory in bytes."""
         if default_target() != "cuda":
             return dict(_EMULATED)
         index = device if isinstance(device, int) else 0

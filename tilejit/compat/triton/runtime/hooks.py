@@ -26,7 +26,6 @@ class JitFunctionInfo:
 
 
 def type_name(t: Any) -> str:
-    """Triton's short name: `i32`, `*fp32`, `tensordesc<fp16[64, 64]>`."""
     if isinstance(t, Ptr):
         return "*" + type_name(t.elem)
     if isinstance(t, Desc):
@@ -43,7 +42,6 @@ def _described(arg: Any) -> Any:
 
 
 def _leaves(place: tuple[int, ...], args: Iterable[Any]) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Arguments that are no tuples, those in tuples too, by their places."""
     for i, arg in enumerate(args):
         if isinstance(arg, Group):
             yield from _leaves((*place, i), arg.items)
@@ -79,7 +77,6 @@ def compile_info(fn: JITFunction, described: Mapping[str, Any], options: Mapping
 
 
 def _plain(value: Any) -> Any:
-    """A constant as JSON can hold it (`_made` undoes it)."""
     if isinstance(value, constexpr):
         return _plain(value.value)
     if isinstance(getattr(value, "source", None), KernelSource):

@@ -98,8 +98,6 @@ class _Compiled(MutableMapping[str, Any]):
 
 
 class _DeviceCaches(dict[Any, tuple]):
-    """device -> (compiled kernels, their keys, target, back end, binder)."""
-
     def __init__(self, fn: JITFunction):
         super().__init__()
         self.fn = fn
@@ -121,7 +119,6 @@ class JITCallable:
 
 
 def _known(fn: Callable[..., Any], given: Iterable[int | str] | None) -> tuple[int | str, ...]:
-    """Triton passes over names that the kernel does not have."""
     names = inspect.signature(fn).parameters
     return tuple(n for n in given or () if (n < len(names) if isinstance(n, int) else n in names))
 
@@ -169,7 +166,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
 
     @cached_property
     def raw_src(self) -> list[str]:
-        """With decorators."""
         return list(self.source.lines[0])
 
     @cached_property
@@ -197,7 +193,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return {**self.__globals__, **inspect.getclosurevars(self.fn).nonlocals}
 
     def _unsafe_update_src(self, text: str) -> None:
-        """What was compiled from the old text is forgotten."""
         self.source = KernelSource(self.fn, text)
         self.source.readable = _readable
         self.hash = None
@@ -216,7 +211,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return self.source.tree
 
     def repr(self, specialization: Any = None) -> str:
-        """Or what the `repr` of its decorator makes of a specialisation."""
         return self._repr(specialization) if self._repr else f"{self.module}.{self.__qualname__}"
 
     def add_pre_run_hook(self, hook: Callable[..., Any]) -> None:
@@ -225,7 +219,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
     # -- compiling and launching --------------------------------------------------------------------------------
     def run(self, *args: Any, grid: Any, warmup: bool = False,  # type: ignore[override]
             **kwargs: Any) -> CompiledKernel | None:
-        """Launch, or with `warmup` only compile; None where a hook took over."""
         return self._run(grid, warmup, *args, **kwargs)
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> CompiledKernel | None:  # type: ignore[override]
@@ -316,7 +309,6 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return self._warmup((), preloaded(self, specialization_data))
 
     def _entry(self, plan: Any, flat: tuple, stream: Any) -> Entry:
-        """For a call whose key is new, with Triton's hooks around compiling and loading."""
         before = len(self.entries)
         info = compile_info(self, self.describe(plan, flat), self.options(plan, flat), False)
         known = self.device_caches[driver.active.get_current_device()][0].get(info["key"])
@@ -368,7 +360,6 @@ def _asked(hook: Callable[..., Any] | None, fn: JITFunction, info: dict[str, Any
 
 @contextmanager
 def carried_out_by(run: Callable[..., Any] | None) -> Iterator[None]:
-    """Launches inside are handed to `run(kernel, grid, args, kwargs)`."""
     token = CARRIED_OUT_BY.set(run)
     try:
         yield

@@ -7,8 +7,6 @@ from tilejit.runtime.arrays import ArrayInfo, array_info, as_dtype, describe_as,
 
 
 class TensorWrapper:
-    """An array whose elements are taken for another type of the same size."""
-
     def __init__(self, base: Any, dtype: DType):
         self.base, self.dtype, self.data, self.device, self.shape = base, dtype, base.data, base.device, base.shape
         self.is_cuda = getattr(base, "is_cuda", False)
@@ -59,8 +57,6 @@ def reinterpret(tensor: Any, dtype: Any) -> Any:
 
 
 class MockTensor:
-    """An array of which only the element type is known (and that it is aligned), to compile for."""
-
     def __init__(self, dtype: Any, shape: Any = None):
         self.dtype, self.shape = dtype, [1] if shape is None else list(shape)
 

@@ -10,8 +10,6 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 class _Bytes:
-    """Codes in `data` (uint8), made from float32 numbers or, by `random()`, of a size."""
-
     data: torch.Tensor
 
     def __init__(self, data: torch.Tensor | None = None, size: Any = None, device: Any = None):
@@ -67,7 +65,6 @@ class MXScaleTensor(_Bytes):
     """Powers of two from 2^-127 to 2^127; 255 is NaN."""
 
     def random(self, low: float | None = None, high: float | None = None) -> MXScaleTensor:
-        """Between `low` and `high`, no NaN."""
         def exponent(x: float) -> int:
             return min(254, max(0, int(torch.log2(torch.tensor(x))) + 127))
 

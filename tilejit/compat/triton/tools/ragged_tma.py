@@ -43,20 +43,17 @@ def _places(slice_off, slice_size, coords, ragged_dim: tl.constexpr):
 
 @jit
 def load_ragged(TMA, slice_off, slice_size, coords, ragged_dim: tl.constexpr = 0):
-    """The block at `coords` of the run of `slice_size` rows from `slice_off` on; zeros outside of it."""
     data = TMA.load(_places(slice_off, slice_size, coords, ragged_dim))
     return tl.reshape(data, data.shape[2:])
 
 
 @jit
 def store_ragged(TMA, slice_off, slice_size, coords, data, ragged_dim: tl.constexpr = 0):
-    """Nothing outside of the run is written."""
     TMA.store(_places(slice_off, slice_size, coords, ragged_dim), tl.reshape(data, (1, 1) + data.shape))
 
 
 @jit
 def atomic_add_ragged(TMA, slice_off, slice_size, coords, data, ragged_dim: tl.constexpr = 0):
-    """Nothing outside of the run is changed."""
     TMA.atomic_add(_places(slice_off, slice_size, coords, ragged_dim), tl.reshape(data, (1, 1) + data.shape))
 
 
