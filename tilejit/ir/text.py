@@ -10,8 +10,8 @@
     }
 
 Names are those of the user's variables, made unique by a `.1`, `.2` suffix; unnamed values are numbered in order. An
-attribute `type` that equals the only result's type is left out; so may `: types` be where IR is written by hand. `//
-file.py:12` behind an op is its location, other comments are skipped.
+attribute `type` that equals the only result's type is left out; so may `: types` be where IR is written by hand.
+`// file.py:12` behind an op is its location, other comments are skipped.
 """
 from __future__ import annotations
 
