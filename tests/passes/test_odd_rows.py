@@ -59,7 +59,8 @@ def close(found, wanted, dtype):
 
 @pytest.mark.parametrize("columns, dtype, begin, gap", [
     (1001, BF16, 0, 0), (1001, np.float16, 3, 1), (1024, np.float16, 1, 1), (1017, BF16, 7, 0), (1018, BF16, 7, 0), (513, np.float16, 5, 2),
-    (777, np.float32, 1, 0), (1021, np.float32, 3, 0), (1022, np.float32, 3, 3), (2049, BF16, 0, 0), (4097, np.float16, 1, 0)])
+    (777, np.float32, 1, 0), (1021, np.float32, 3, 0), (1022, np.float32, 3, 3), (2049, BF16, 0, 0), (4097, np.float16, 1, 0),
+    (5201, BF16, 3, 0)])
 def test_one_row(columns, dtype, begin, gap):
     """Input and output begin alike: whole vectors, and nothing beside the row."""
     stride = columns + gap
@@ -70,6 +71,7 @@ def test_one_row(columns, dtype, begin, gap):
     assert np.isnan(out[:, columns:].astype(np.float32)).all()
     assert "row_read" in str(made.ir) and "vectors in registers" in made.report() and "row_load" not in str(made.ir)
     assert "ld.global.v4.b32" in made.ptx and "st.global.v4.b32" in made.ptx
+    assert made.metadata.num_ctas == 1 + (columns > 5113)
 
 
 @pytest.mark.parametrize("columns, dtype, wide, begins", [
@@ -161,7 +163,7 @@ def counted(x, out, columns, stride, BLOCK: tl.constexpr, WAY: tl.constexpr):
 def test_what_stays(way, moved):
     """Values that depend on places, and reductions to which elements outside of the row add something."""
     made = counted.compile("*fp16", "*fp16", "int32", "int32", BLOCK=1024, WAY=way)
-    assert (made.metadata.spanned == ("columns", 1024, 8, 4)) is moved
+    assert (made.metadata.spanned == ("columns", 1024, 8, 64)) is moved
     assert counted.compile("*fp16", "*fp16", "int32", "int32", BLOCK=1024, WAY=way, odd_rows=False).metadata.spanned is None
     aligned = counted.compile("*fp16", "*fp16", "int32:16", "int32:16", BLOCK=1024, WAY=way)
     assert aligned.metadata.spanned is None

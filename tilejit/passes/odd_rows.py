@@ -23,6 +23,7 @@ from tilejit.ir import Builder, Function, Op, Value, reached, replace
 from tilejit.ir.ahead import argument_of, may_alias
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
+from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Ptr, Tile, Type, elem_of, int32, int64
 from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.behind import NOTHING, behind
@@ -31,15 +32,18 @@ from tilejit.passes.layouts_access import access_width
 from tilejit.passes.rows import UNIT, Firsts
 from tilejit.passes.rules import const_of
 
-#: Elements of a thread at most, and of a row's tile at least (fewer are merged, or few).
-ELEMENTS, LEAST = 40, 512
+#: Elements of a thread at most, of rows of that many warps and of wider ones; of a row's tile at least (fewer are
+#: merged, or few).
+ELEMENTS, WIDE, LEAST = (40, 56), 32, 512
 #: Warps at most, by how many other rows and weights are shifted out of vectors, which takes registers and instructions
 #: (measured: docs/scheduling.md).
-WARPS = (4, 1)
+WARPS = (64, 1)
+#: Warps of a CTA: they wait for one another less than CTAs do, of which a cluster has eight at most.
+PER = 4, 8
 
 
 def longest(most: int, unit: int, limit: int) -> int:
-    return min(most, 32 * limit * ELEMENTS - unit + 1)
+    return min(most, 32 * limit * ELEMENTS[limit >= WIDE] - unit + 1)
 
 
 def form(most: int, unit: int, limit: int) -> tuple[int, int] | None:
@@ -68,7 +72,8 @@ def span(n: int, most: int, unit: int, limit: int) -> tuple[int, int] | None:
 def move_odd_rows(fn: Function) -> Function:
     shapes = {v.type.shape for op in fn.body.ops for v in op.results if isinstance(v.type, Tile)}
     asked, ctas = fn.attrs.get("odd_rows"), fn.attrs.get("num_ctas", 1)
-    if len(shapes) != 1 or asked is False or ctas > 1 or not any(op.name == "reduce" for op in fn.body.ops):
+    if len(shapes) != 1 or asked is False or ctas > 1 and "row_span" not in fn.attrs or \
+            not any(op.name == "reduce" for op in fn.body.ops):
         return fn
     (shape,) = shapes
     if len(shape) != 1 or shape[0] < LEAST:
@@ -86,12 +91,14 @@ def move_odd_rows(fn: Function) -> Function:
     low, high = between or (n, n)
     found = form(high, row.unit, row.warps) if 0 < high <= row.size else None
     if found is not None:
-        fn.attrs["num_warps"], size = found
-        turn = 32 * found[0] * row.unit
+        warps, size = found
+        per = min(warps, PER[warps >= WIDE])
+        fn.attrs["num_warps"], fn.attrs["num_ctas"] = per, warps // per
+        turn = 32 * warps * row.unit
         row.write(size, max(0, (low - row.unit) // turn * turn))
         fn.attrs.pop("mergeable", None)
-        line = f"rows of {low} to {high} elements that begin anywhere: vectors in registers, {found[0]} warps"
-        fn.attrs.setdefault("report", []).append(Record("odd_row", line, size=size, warps=found[0]))
+        line = f"rows of {low} to {high} elements that begin anywhere: vectors in registers, {warps} warps"
+        fn.attrs.setdefault("report", []).append(Record("odd_row", line, size=size, warps=warps))
     return fn
 
 
@@ -178,7 +185,8 @@ class _Row:
         shifted = sum(op.name == "load" for op in accesses) - 1
         if self.first is None or shifted >= len(WARPS) or not any(op.name == "store" for op in accesses):
             return False
-        self.warps = WARPS[shifted]
+        clusters = target_of(self.fn).hopper and not self.fn.attrs.get("launch_cooperative_grid")
+        self.warps = WARPS[shifted] if clusters else min(WARPS[shifted], PER[0])
         self.facts = analyse(self.fn)
         self.unit = UNIT // elem_of(self.first.result.type).bytes  # type: ignore[union-attr]
         return all(self.facts[op.operands[0]].contiguity[0] >= self.size for op in accesses) and \

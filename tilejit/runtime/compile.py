@@ -206,11 +206,16 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
 
     def emitted(options: Mapping[str, Any], fn: Function | None = None,
                 ) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
-        fn = stages("scheduled", schedule(fn or tile_ir(source, args, options, stages), stages))
+        fn = fn or tile_ir(source, args, options, stages)
+        fn.attrs |= spans
+        fn = stages("scheduled", schedule(fn, stages))
         return options, fn, emit(fn)
+
+    spans: dict[str, Any] = {}               # rows of some lengths have another form, whatever all others have
 
     try:
         fn = tile_ir(source, args, options, stages)
+        spans = {k: fn.attrs[k] for k in ("spanned",) if k in fn.attrs}
         wider = None if stages.override else divided(fn, options)
         if wider is not None:
             try:
@@ -227,6 +232,8 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
                 fn.attrs.setdefault("report", []).insert(0, Record("not_divided", line, ctas=wider["num_ctas"]))
         return emitted(options, fn)
     except ClusterError as why:
+        if "row_span" in options:            # what a cluster cannot do is done with rows in shared memory
+            return emitted({k: x for k, x in options.items() if k != "row_span"})
         problem: CompilationError = why
         for other in alone(options) if options.get("cluster_split") is None else []:
             try:
