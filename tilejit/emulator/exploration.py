@@ -58,6 +58,7 @@ class Exploration:
         return [Group(f, run.policy, run.seed, len(set(seen[key])), len(seen[key])) for key, (f, run) in first.items()]
 
     def check(self) -> Exploration:
+        """Raise EmulatorError with the whole report if there is a finding."""
         if not self.ok:
             raise EmulatorError(str(self))
         return self

@@ -65,6 +65,7 @@ class Program:
         return ins[pc].text if pc < len(ins) else "(end of the kernel)"
 
     def role(self, warp: int) -> str:
+        """The role of a warp, by the kernel's `role NAME: warps A..B` comments."""
         return next((name for name, first, last in self.roles if first <= warp <= last), "")
 
     def operand_registers(self, pc: int, ext: External) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -38,6 +38,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
 
     def check(self) -> Report:
+        """Raise EmulatorError with every finding, if there is one."""
         if self.findings:
             raise EmulatorError("\n".join(str(f) for f in self.findings))
         return self

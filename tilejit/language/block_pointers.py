@@ -89,6 +89,7 @@ def make_block_ptr(base: tensor, shape: Any, strides: Any, offsets: Any, block_s
 
 @builtin
 def advance(base: BlockPointer, offsets: Any, *, _b: KernelBuilder) -> BlockPointer:
+    """The block pointer moved by `offsets` elements."""
     if not isinstance(base, BlockPointer):
         raise CompilationError(f"advance: expected a block pointer, found {base!r}")
     steps = [unwrap(x) for x in (offsets if isinstance(offsets, (tuple, list)) else (offsets,))]

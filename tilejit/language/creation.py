@@ -37,16 +37,19 @@ def arange(start: int, end: int, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def full(shape: Any, value: Any, dtype: Any, *, _b: KernelBuilder) -> tensor:
+    """A tile of `shape` filled with `value`."""
     return sem.splat_const(_b, value, sem.as_shape(shape), sem.as_dtype(dtype))
 
 
 @builtin
 def zeros(shape: Any, dtype: Any, *, _b: KernelBuilder) -> tensor:
+    """A tile of zeros."""
     return sem.splat_const(_b, 0, sem.as_shape(shape), sem.as_dtype(dtype))
 
 
 @builtin
 def zeros_like(input: tensor, *, _b: KernelBuilder) -> tensor:
+    """Zeros of the shape and dtype of `input`."""
     return sem.splat_const(_b, 0, input.shape, input.elem)
 
 

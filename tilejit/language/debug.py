@@ -89,6 +89,7 @@ def _printable(b: KernelBuilder, x: tensor, hex: bool) -> tuple[tensor, str]:
 
 @builtin
 def static_assert(cond: Any, msg: str = "", *, _b: KernelBuilder) -> None:
+    """Fail the compilation when a constant condition is false."""
     value = unwrap(cond)
     if isinstance(value, tensor):
         raise CompilationError("static_assert needs a constant condition; use tl.device_assert for tensors")
@@ -99,6 +100,7 @@ def static_assert(cond: Any, msg: str = "", *, _b: KernelBuilder) -> None:
 @builtin
 def static_print(*values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False,
                  _b: KernelBuilder) -> None:
+    """Print at compile time."""
     print(*(unwrap(v) for v in values), sep=sep, end=end, file=file, flush=flush)
 
 

@@ -40,11 +40,13 @@ def where(condition: Any, x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def logical_and(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
+    """Whether both are true (not zero)."""
     return sem.binary(_b, "&", sem.to_bool(_b, x), sem.to_bool(_b, y))
 
 
 @builtin(method=True)
 def logical_or(x: Any, y: Any, *, _b: KernelBuilder) -> tensor:
+    """Whether one at least is true (not zero)."""
     return sem.binary(_b, "|", sem.to_bool(_b, x), sem.to_bool(_b, y))
 
 

@@ -45,6 +45,7 @@ def promote_reuse(input: tensor, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def assume(cond: Any, *, _b: KernelBuilder) -> None:
+    """Promise that a scalar condition holds."""
     if isinstance(unwrap(cond), tensor):
         _b.op("assume", sem.to_bool(_b, cond).value)
 

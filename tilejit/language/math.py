@@ -47,6 +47,7 @@ def sqrt_rn(x: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def abs(x: Any, *, _b: KernelBuilder) -> tensor:
+    """Absolute value."""
     t = Term(_b, x)
     if isinstance(t.elem, DType) and t.elem.is_fp8():
         return (t.bits(uint8) & 0x7F).bits(t.elem).tensor
@@ -126,6 +127,7 @@ def softmax(x: tensor, dim: Any = None, keep_dims: bool = False, ieee_rounding: 
 
 @builtin(method=True)
 def cdiv(x: Any, div: Any, *, _b: KernelBuilder) -> Any:
+    """Ceiling division."""
     x, div = unwrap(x), unwrap(div)
     if isinstance(x, int) and isinstance(div, int):
         return -(-x // div)

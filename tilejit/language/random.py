@@ -31,6 +31,7 @@ def _integer(b: KernelBuilder, x: Any, what: str) -> Term:
 @builtin
 def philox_impl(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, n_rounds: int = ROUNDS, *,
                 _b: KernelBuilder) -> tuple:
+    """`n_rounds` rounds of Philox on four counters and two keys."""
     a0, a1, a2, a3, key0, key1 = (Term(_b, t) for t in sem.broadcast(
         _b, *(to_tensor(_b, x) for x in (c0, c1, c2, c3, k0, k1))))
     if a0.elem not in _CONSTANTS or any(t.elem != a0.elem for t in (a1, a2, a3, key0, key1)):
@@ -62,6 +63,7 @@ def philox(seed: Any, c0: Any, c1: Any, c2: Any, c3: Any, n_rounds: int = ROUNDS
 
 @builtin
 def randint4x(seed: Any, offset: Any, n_rounds: int = ROUNDS, *, _b: KernelBuilder) -> tuple:
+    """Four tiles of random uint32 in the shape of `offset`."""
     at = _integer(_b, offset, "randint4x: the offset")
     low = at.cast(uint32)
     zero = low.const(0)
@@ -77,6 +79,7 @@ def randint(seed: Any, offset: Any, n_rounds: int = ROUNDS, *, _b: KernelBuilder
 
 @builtin
 def uint_to_uniform_float(x: Any, *, _b: KernelBuilder) -> tensor:
+    """Random integers as fp32 uniform in [0, 1)."""
     t = _integer(_b, x, "uint_to_uniform_float: the argument")
     if t.elem.bits not in (32, 64):
         raise CompilationError(f"uint_to_uniform_float: expected 32 or 64 bits, found {t.elem}")

@@ -99,6 +99,7 @@ def sum(input: tensor, axis: Any = None, keep_dims: bool = False, dtype: Any = N
 
 @builtin(method=True)
 def xor_sum(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: KernelBuilder) -> tensor:
+    """Exclusive or along an axis."""
     x = to_tensor(_b, input)
     if not (isinstance(x.elem, DType) and x.elem.is_int()):
         raise CompilationError(f"xor_sum only supported for integers, found {x.elem}")
@@ -107,6 +108,7 @@ def xor_sum(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: Ker
 
 @builtin(method=True)
 def reduce_or(input: tensor, axis: Any = None, keep_dims: bool = False, *, _b: KernelBuilder) -> tensor:
+    """Bitwise or along an axis."""
     x = to_tensor(_b, input)
     if not (isinstance(x.elem, DType) and x.elem.is_int()):
         raise CompilationError(f"reduce_or only supported for integers, found {x.elem}")
@@ -171,12 +173,14 @@ def min(input: tensor, axis: Any = None, return_indices: bool = False,
 @builtin(method=True)
 def argmax(input: tensor, axis: Any = None, tie_break_left: bool = True, keep_dims: bool = False, *,
            _b: KernelBuilder) -> tensor:
+    """Index of the largest element along an axis."""
     return _arg("maximum", ">", input, axis, tie_break_left, keep_dims, _b)[1]
 
 
 @builtin(method=True)
 def argmin(input: tensor, axis: Any = None, tie_break_left: bool = True, keep_dims: bool = False, *,
            _b: KernelBuilder) -> tensor:
+    """Index of the smallest element along an axis."""
     return _arg("minimum", "<", input, axis, tie_break_left, keep_dims, _b)[1]
 
 

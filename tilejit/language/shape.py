@@ -11,6 +11,7 @@ from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
 @builtin
 def broadcast(input: Any, other: Any, *, _b: KernelBuilder) -> tuple:
+    """Both tensors at their common shape."""
     return tuple(sem.broadcast(_b, to_tensor(_b, input), to_tensor(_b, other)))
 
 
@@ -20,6 +21,7 @@ def _varargs(args: tuple) -> tuple:
 
 @builtin(method=True)
 def broadcast_to(input: tensor, *shape: Any, _b: KernelBuilder) -> tensor:
+    """`input` repeated to `shape`."""
     return sem.broadcast_to(_b, to_tensor(_b, input), sem.as_shape(_varargs(shape)))
 
 
@@ -68,6 +70,7 @@ def ravel(x: tensor, can_reorder: bool = False, *, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def item(input: tensor, *, _b: KernelBuilder) -> tensor:
+    """The element of a tile that has one, as a scalar."""
     from tilejit.language.reductions import fold
 
     x = to_tensor(_b, input)
@@ -78,6 +81,7 @@ def item(input: tensor, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def squeeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
+    """Without dimension `dim`, of size 1."""
     at = _dim(dim, len(x.shape), "squeeze")
     if x.shape[at] != 1:
         raise CompilationError(f"squeeze: dimension {at} of {list(x.shape)} has size {x.shape[at]}, not 1")
@@ -86,6 +90,7 @@ def squeeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
 
 @builtin
 def unsqueeze(x: tensor, dim: Any, *, _b: KernelBuilder) -> tensor:
+    """With a dimension of size 1 at `dim`."""
     return expand_dims(x, _dim(dim, len(x.shape) + 1, "unsqueeze"), _b=_b)
 
 
@@ -141,6 +146,7 @@ def trans(input: tensor, *dims: Any, _b: KernelBuilder) -> tensor:
 
 @builtin(method=True)
 def permute(input: tensor, *dims: Any, _b: KernelBuilder) -> tensor:
+    """Permute dimensions."""
     return trans(input, *dims, _b=_b)
 
 

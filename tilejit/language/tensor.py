@@ -188,6 +188,8 @@ class block_type:
 
 
 class tensor:
+    """A tile, or a scalar computed at run time."""
+
     def __init__(self, value: Value):
         self.value = value
 
