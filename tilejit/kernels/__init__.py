@@ -1,6 +1,5 @@
-"""Ready kernels, written in the tile language, each with a host function that takes arrays.
-
-Each is loaded when it is first asked for."""
+"""Ready kernels, written in the tile language, each with a host function that takes arrays, loaded when first asked
+for."""
 from __future__ import annotations
 
 import importlib
@@ -63,7 +62,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(types.ModuleType):
-    """Functions have the names of modules: importing such a module does not put it in its function's place."""
+    """Importing a module of a function's name does not put it in the function's place."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _WHERE and isinstance(value, types.ModuleType)):

@@ -1,8 +1,7 @@
 """From a call of a host function to its launches, and what those depend on.
 
-Most of a launch is a function of facts of arrays (`facts_of`), which do not change from call to call: host functions
-compute it once per problem (`Work`), with places (`At`) for the arrays of each call. A call that comes again with
-arrays of the same facts, wherever they lie, is replayed without any of that (`tilejit.replayed`).
+Most of a launch is a function of facts of arrays (`facts_of`): host functions compute it once per problem (`Work`),
+with places (`At`) for the arrays of each call. A call with arrays of the same facts is replayed (`tilejit.replayed`).
 """
 from __future__ import annotations
 
@@ -13,28 +12,25 @@ from typing import Any
 import tilejit
 from tilejit import ArrayInfo, active_knobs
 
-#: What TMA and a specialisation must know of an address: what it is modulo this.
 _ALIGNMENT = 16
 
 
 def infos_of(*arrays: Any) -> tuple[Any, ...]:
-    """The `ArrayInfo` of each array that is there, None for None. Raises LaunchError for what is no array."""
+    """None for None. Raises LaunchError for what is no array."""
     return tuple([None if x is None else tilejit.array_info(x) for x in arrays])
 
 
 def facts_of(*infos: ArrayInfo | None) -> tuple[Any, ...]:
-    """What a launch may depend on, of each array that is there: of the address only its alignment."""
+    """What a launch may depend on: of the address only its alignment."""
     return tuple([None if i is None else ArrayInfo(i[0] % _ALIGNMENT, *i[1:]) for i in infos])
 
 
 def known_of(*arrays: Any) -> tuple[Any, ...]:
-    """The same, of arrays."""
     return facts_of(*infos_of(*arrays))
 
 
 def place(info: ArrayInfo) -> tuple[int, Any]:
-    """What a choice depends on beside the arrays: multiprocessors where one of them is, and the knobs that hold here
-    (`tilejit.chip`)."""
+    """What a choice depends on beside the arrays: multiprocessors, and the knobs that hold (`tilejit.chip`)."""
     return tilejit.multiprocessors(info.device), active_knobs()
 
 
@@ -47,7 +43,6 @@ class At:
 
 
 def given(index: int, info: Any) -> At | None:
-    """An argument of a call, if it is there."""
     return None if info is None else At(index)
 
 
@@ -62,7 +57,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel with its sizes and constants, its grid, and its arguments, with places for arrays, in tuples too."""
+    """Arguments have places for arrays, in tuples too."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -83,7 +78,7 @@ class Work:
         return self.arrays + len(self.memory) - 1
 
     def run(self, *arrays: Any) -> None:
-        """Launch all for the arrays of a call (of which the first says where others live)."""
+        """The first array says where others live."""
         there = [*arrays, *((tilejit.zeros_like if m.zeroed else tilejit.empty_like)(arrays[0], m.shape, m.dtype)
                             for m in self.memory)]
         for launch in self.launches:
@@ -91,7 +86,6 @@ class Work:
 
 
 def _filled(x: Any, arrays: list[Any]) -> Any:
-    """An argument with arrays in their places."""
     if isinstance(x, At):
         array = arrays[x.index]
         return array if x.descriptor is None else x.descriptor.over(array)

@@ -6,24 +6,21 @@ from functools import lru_cache
 
 import tilejit
 
-#: The widest row of a kernel that does not say more, the widest row at all, and bytes of all rows that a program keeps:
-#: the compiler divides them by the CTAs of a cluster.
+#: The widest row of a kernel that does not say more, the widest row at all, and bytes of all rows that a program keeps
+#: (the CTAs of a cluster divide them).
 MAX_ROW, WIDEST, MOST_BYTES = 32768, 1 << 20, 2 << 20
-#: What of a row's last strip may be empty, as a share of the row, before strips are made shorter by fewer warps (5120
-#: columns on an H200: softmax 0.89 of a copy with eight warps, 0.98 with four).
+#: What of a row's last strip may be empty, as a share of the row, before fewer warps make strips shorter.
 STRIP_REST = 0.15
-#: Elements of a thread at least where rows begin anywhere: so many stay in shared memory, copied as whole lines.
+#: Elements of a thread at least where rows begin anywhere: so many are copied as whole lines.
 UNEVEN = 32
-#: Longer rows are walked in blocks.
 STREAM_BLOCK = 8192
-#: Elements of a program at least: less than 4 KB a program are bound by how fast programs start (65536 rows of 64 to
-#: 1024 columns on an H200 reach 0.05 to 0.8 of a copy with a row a program, 0.98 or more with 2048 elements).
+#: Elements of a program at least: less than 4 KB are bound by how fast programs start.
 LEAST = 2048
 
 
 @dataclass(frozen=True)
 class RowLaunch:
-    """How a kernel of rows runs: its grid, rows a program, options of the launch, and whether a tile has whole rows."""
+    """Grid, rows a program, options of the launch, and whether a tile has whole rows."""
 
     grid: tuple[int]
     rows: int
@@ -33,8 +30,8 @@ class RowLaunch:
 
 @lru_cache(maxsize=1024)
 def row_launch(n: int, columns: int, widest: int = MAX_ROW, several: bool = True, size: int = 2) -> RowLaunch:
-    """The launch of a kernel for n rows of so many columns. several: a program may have several rows. `widest`: the
-    widest row that tiles hold; `size`: bytes of an element of all rows that a program keeps."""
+    """For n rows of so many columns. several: a program may have several rows. `widest`: the widest row that tiles
+    hold; `size`: bytes of an element of all rows that a program keeps."""
     block = max(16, tilejit.next_power_of_2(columns))
     if columns > widest or block * size > MOST_BYTES:
         return RowLaunch((n,), 1, {"BLOCK": STREAM_BLOCK, "num_warps": 8}, False)

@@ -11,14 +11,13 @@ from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, infos_of
 from tilejit.kernels.product.ends import WRAP
 
-#: What is multiplied with fp32 sums.
 DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A stack of matrices [..., rows, columns] in memory, array `at` of a call: `rows_first` if a matrix's rows are
-    contiguous. `by_tma`: what it is called where only TMA reads or writes it."""
+    """A stack of matrices [..., rows, columns] in memory, array `at` of a call. `by_tma`: what it is called where only
+    TMA reads or writes it."""
 
     info: ArrayInfo
     shape: tuple[int, ...]
@@ -33,16 +32,15 @@ class Matrix:
 
     @property
     def pitch(self) -> int:
-        """Elements from a line to the next one; where there is one line only, those of the line, in whole units of
-        TMA."""
+        """Elements from a line to the next one; of one line only, its own, in whole units of TMA."""
         lines, length = self.shape[-2:] if self.rows_first else self.shape[:-3:-1]
         down, across = self.strides[-2:]
         size: int = self.dtype.bytes
         return (down if self.rows_first else across) if lines > 1 else tilejit.cdiv(length * size, 16) * 16 // size
 
     def descriptor(self, rows: int, columns: int) -> At:
-        """Blocks of rows x columns, or of columns x rows of the transposed matrix; stacks are seen one at a time. TMA
-        writes whole units of 16 bytes: where those that a row ends with are to be had, they count as the matrix's."""
+        """Blocks of rows x columns, or of columns x rows of the transpose; stacks are seen one at a time. TMA writes
+        whole units of 16 bytes: where those that a row ends with are to be had, they count as the matrix's."""
         *stack, m, n = self.shape
         if self.info.spare:
             unit = 16 // self.dtype.bytes
@@ -51,8 +49,7 @@ class Matrix:
         return self.seen((*stack, *shape), (*self.strides[:-2], self.pitch, 1), (*(1,) * len(stack), *block))
 
     def seen(self, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...]) -> At:
-        """The same memory in blocks of another shape. Raises LaunchError where that has to satisfy TMA's rules, and
-        does not."""
+        """The same memory in blocks of another shape. Raises LaunchError where TMA's rules forbid them."""
         found = tilejit.TensorDescriptor.template(self.info, shape, strides, block)
         if self.by_tma and not found.tma:
             raise tilejit.LaunchError(f"{self.by_tma} needs a base and row strides that are multiples of 16 bytes, "
@@ -60,17 +57,17 @@ class Matrix:
         return At(self.at, found)
 
     def ragged(self, rows: int, columns: int) -> At:
-        """Blocks of a row-major matrix that are clipped at any row, not at the matrix's last one only.
+        """Blocks of a row-major matrix that are clipped at any row.
 
-        A row of the matrix is reached by three coordinates whose strides are such that WRAP times the outermost one and
-        the row stride make 2^64 elements, so that [WRAP, y, x, column] is row y + x - WRAP, and x >= WRAP outside."""
+        Three coordinates reach a row: WRAP times the outermost stride and the row stride make 2^64 elements, so that
+        [WRAP, y, x, column] is row y + x - WRAP, and x >= WRAP outside.
+        """
         m, n = self.shape
         down = self.strides[0] if m > 1 else n
         return self.seen((WRAP + 1, m + 1, WRAP, n), (2 ** 34 - down, down, down, 1), (1, 1, rows, columns))
 
     @property
     def T(self) -> Matrix:
-        """The same memory seen as the transposed matrices."""
         def turned(x: tuple[int, ...]) -> tuple[int, ...]:
             return *x[:-2], x[-1], x[-2]
 
@@ -88,21 +85,20 @@ def order_of(info: ArrayInfo) -> bool | None:
 
 
 def in_reach(x: Matrix) -> bool:
-    """Whether TMA can read a matrix in its order: its base and its lines at multiples of 16 bytes."""
+    """Its base and its lines at multiples of 16 bytes."""
     return order_of(x.info) is not None and x.info.address % 16 == 0 and x.pitch * x.dtype.bytes % 16 == 0
 
 
 def unit(x: Matrix) -> int:
-    """Elements that threads read of a matrix at once: what divides where lines begin and their length, at most 16 bytes
-    of lines that TMA reads, else 8."""
+    """Elements that threads read at once: what divides where lines begin and their length, at most 16 bytes of lines
+    that TMA reads, else 8."""
     size: int = x.dtype.bytes
     length = x.shape[-1] if x.rows_first else x.shape[-2]
     return gcd(x.info.address, x.pitch * size, length * size, 16 if in_reach(x) else 8) // size or 1
 
 
 def operand(what: str, name: str, info: ArrayInfo, at: int = 0, rank: int = 2, in_place: bool = True) -> Matrix:
-    """A matrix (or stack of matrices), array `at`, with unit stride along its rows or its columns; `in_place`: that TMA
-    reads as it lies."""
+    """With unit stride along rows or columns; `in_place`: that TMA reads as it lies."""
     shape, strides = info.shape, info.strides
     if len(shape) != rank:
         kind = "a matrix" if rank == 2 else f"an array of rank {rank}"
@@ -131,7 +127,7 @@ def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...] = DT
 
 
 def new(a: Any, b: Any, dtype: Any = None, beside: int = 1) -> Any:
-    """An array for a @ b, of a dtype or of a's (8-bit inputs give bf16). beside: matrices whose columns b has."""
+    """For a @ b, of a dtype or of a's (8-bit inputs give bf16). beside: matrices whose columns b has."""
     ia, ib = infos_of(a, b)
     shape = [*ia.shape[:-1], *[n // beside for n in ib.shape[-1:]]]
     if len(ia.shape) == len(ib.shape) == 3:
@@ -141,7 +137,7 @@ def new(a: Any, b: Any, dtype: Any = None, beside: int = 1) -> Any:
 
 def result(what: str, info: ArrayInfo, shape: tuple[int, ...], at: int, name: str = "out",
            in_place: bool = True) -> Matrix:
-    """An output, array `at`, checked to have this shape and contiguous rows; `in_place`: that TMA writes."""
+    """Checked to have this shape and contiguous rows; `in_place`: that TMA writes."""
     if info.shape != shape or info.strides[-1] != 1 and shape[-1] > 1:
         raise tilejit.LaunchError(f"{what}: {name} must be a row-major {list(shape)} array, found shape "
                                   f"{list(info.shape)} and strides {list(info.strides)}")
@@ -149,7 +145,6 @@ def result(what: str, info: ArrayInfo, shape: tuple[int, ...], at: int, name: st
 
 
 def check_dense(what: str, name: str, info: ArrayInfo | None, *shape: int) -> None:
-    """A contiguous array of a shape, if it is there."""
     if info is None:
         return
     dense = [prod(shape[i + 1:]) for i in range(len(shape))]
@@ -159,12 +154,11 @@ def check_dense(what: str, name: str, info: ArrayInfo | None, *shape: int) -> No
 
 
 def check_one_of(what: str, name: str, value: Any, legal: tuple[Any, ...]) -> None:
-    """An option."""
     if value not in legal:
         raise tilejit.LaunchError(f"{what}: {name} {value!r} is not one of {legal}")
 
 
 def check_scale(what: str, name: str, info: ArrayInfo | None) -> None:
-    """The scale of a whole operand, if it is there: an array of one number in fp32."""
+    """An array of one number in fp32."""
     if info is not None and (info.dtype != tl.float32 or any(n != 1 for n in info.shape)):
         raise tilejit.LaunchError(f"{what}: {name} must be one number in fp32, found {info.dtype} {list(info.shape)}")

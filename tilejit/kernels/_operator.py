@@ -9,10 +9,9 @@
     def scaled_gradient(dx, grad: Array, factor: float) -> None:
         scale_kernel[...](grad, dx, factor, ...)
 
-The body is given its results, then its arguments, and launches. `scaled(x, factor=2.0, *, out=None)` allocates `out`
-(as the rule says: like x) unless it is given, and returns it; for arrays of torch, numpy and ours. It is
-`torch.ops.tilejit.scaled` too: schema from the annotations, results for fake tensors from the rules, the gradient from
-the second declaration, whose arguments are found by name.
+`scaled(x, factor=2.0, *, out=None)` allocates `out` (as the rule says: like x) unless it is given, and returns it; for
+arrays of torch, numpy and ours. It is `torch.ops.tilejit.scaled` too: schema from the annotations, results for fake
+tensors from the rules, the gradient from the second declaration, whose arguments are found by name.
 """
 from __future__ import annotations
 
@@ -23,11 +22,8 @@ from typing import Any
 
 import tilejit
 
-#: An argument of a body: a torch tensor, a numpy array, or one of ours.
 Array = Any
-#: A dtype: ours, its name, torch's or numpy's.
 DType = Any
-#: Annotations -> types of torch's schemas.
 _TYPES = {"Array": "Tensor", "Array | None": "Tensor?", "list[Array]": "Tensor[]", "int": "SymInt",
           "int | None": "SymInt?", "float": "float", "float | None": "float?", "bool": "bool", "str": "str",
           "str | None": "str?", "DType": "ScalarType", "DType | None": "ScalarType?"}
@@ -35,15 +31,15 @@ _TYPES = {"Array": "Tensor", "Array | None": "Tensor?", "list[Array]": "Tensor[]
 
 @dataclass(frozen=True)
 class Result:
-    """What a call allocates: an array like the one that `rule` gives, or (such an array, shape, dtype), with True
-    behind those of zeros; None: nothing. `needs` are the arguments that the rule is given."""
+    """An array like the one that `rule` gives, or (such an array, shape, dtype), with True behind those of zeros; None:
+    nothing. `needs`: the rule's arguments."""
 
     name: str
     rule: Callable[..., Any]
     needs: tuple[str, ...]
 
     def like(self, values: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """(an array of the kind, shape, dtype, perhaps True) of the result of a call, or None."""
+        """(an array of the kind, shape, dtype, perhaps True), or None."""
         found = self.rule(*[values[n] for n in self.needs])
         if found is None or isinstance(found, tuple):
             return found
@@ -52,15 +48,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Declaration:
-    """An operator's arguments and results."""
-
     name: str
     arguments: tuple[inspect.Parameter, ...]
     results: tuple[Result, ...]
     mutates: tuple[str, ...]
 
     def schema(self) -> str:
-        """torch's schema."""
         changed = dict(zip(self.mutates, "abcdefgh"))
         taken = []
         for p in self.arguments:
@@ -78,7 +71,7 @@ class Declaration:
         return inspect.Signature([*self.arguments, *given])
 
     def allocated(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
-        """The results of a call, None for those that it has not."""
+        """None for results that a call has not."""
         made = []
         for r in self.results:
             like, out = r.like(values), given.get(r.name)
@@ -92,7 +85,7 @@ class Declaration:
         return made
 
     def returned(self, made: Sequence[Any], values: Mapping[str, Any]) -> Any:
-        """What a call returns; a result that it has not is an array without elements."""
+        """A result that a call has not is an array without elements."""
         if None in [x if x is None else 0 for x in made]:
             first = next(values[p.name] for p in self.arguments if p.annotation == "Array")
             made = [tilejit.empty_like(first, (0,)) if x is None else x for x in made]
@@ -103,10 +96,10 @@ def operator(mutates: Sequence[str] = (), replay: bool = True,
              **results: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Declare an operator by its results and a body `(*results, *arguments)` that launches.
 
-    results: name -> a rule, a function of arguments by their names that gives the array whose shape and dtype the
-    result has, or (array, shape, dtype), or None where there is no such result in this call. mutates: arguments that
-    the body changes. replay: calls are replayed (`tilejit.replayed`). Raises TypeError for annotations that torch has
-    no types for."""
+    results: name -> a function of arguments by their names that gives the array whose shape and dtype the result has,
+    or (array, shape, dtype), or None. mutates: arguments that the body changes. replay: calls are replayed
+    (`tilejit.replayed`). Raises TypeError for annotations that torch has no types for.
+    """
     rules = tuple(Result(n, rule, tuple(inspect.signature(rule).parameters)) for n, rule in results.items())
 
     def declare(body: Callable[..., Any]) -> Any:
@@ -151,7 +144,8 @@ def gradient(op: Any, *of: str | tuple[str, ...]) -> Callable[[Any], Any]:
     tuple names arguments that have the same gradient.
 
     Its arguments are found by name: `grad` (or `grad_NAME` of several results) is the gradient of a result; a result's
-    name or an argument's is what that was; `wants_NAME`: whether a gradient of that argument is asked for."""
+    name or an argument's is what that was; `wants_NAME`: whether a gradient of that argument is asked for.
+    """
     def attach(g: Any) -> Any:
         _wire(op, g, tuple((n,) if isinstance(n, str) else n for n in of))
         return g
@@ -199,5 +193,4 @@ def _wire(op: Any, g: Any, of: tuple[tuple[str, ...], ...]) -> None:
 
 
 def _spelled(value: Any) -> str:
-    """A default as torch's schemas have it."""
     return f'"{value}"' if isinstance(value, str) else repr(value)

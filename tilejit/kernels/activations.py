@@ -4,10 +4,9 @@ from __future__ import annotations
 import tilejit
 import tilejit.language as tl
 
-#: What `activate` knows.
 ACTIVATIONS = (None, "relu", "gelu", "silu")
-#: log2 of the upper tail of the normal distribution, erfc(a / sqrt(2)) / 2, as polynomials in a (highest power first)
-#: whose error counts as it does in a times the tail: in proportion to that where it is above 0.01 (degree 6) or 0.001.
+#: log2 of the normal distribution's upper tail, erfc(a / sqrt(2)) / 2, as polynomials in a (highest power first) whose
+#: error counts as it does in a times the tail: in proportion to that where it is above 0.01 (degree 6) or 0.001.
 TAIL_6 = (3.408335032872856e-05, -0.000772812170907855, 0.008069413714110851, -0.053345683962106705,
           -0.45886874198913574, -1.1511509418487549, -1.0)
 TAIL_4 = (0.0029923480469733477, -0.039644427597522736, -0.4742376506328583, -1.1456800699234009, -1.0)
@@ -17,9 +16,9 @@ TAIL_4 = (0.0029923480469733477, -0.039644427597522736, -0.4742376506328583, -1.
 def gelu(x, DTYPE: tl.constexpr):
     """x times the probability of the normal distribution below x, in fp32: max(x, 0) - |x| times the tail beyond |x|.
 
-    The absolute error is below 3e-7 max(1, |x|). (The formula x / 2 (1 + erf(x / sqrt(2))) in fp32 has 1.1e-7.) For a
-    DTYPE that keeps 8 bits or fewer of the result, two operations less: below 4.3e-4 of the result, a fifth of what
-    rounding to bf16 adds, or 4.3e-7 where it is less than 0.001."""
+    The absolute error is below 3e-7 max(1, |x|). For a DTYPE that keeps 8 bits or fewer of the result, two operations
+    less: below 4.3e-4 of the result, or 4.3e-7 where it is less than 0.001.
+    """
     a = tl.minimum(tl.abs(x), 16.0)             # a finite factor of a tail that is 0
     if DTYPE == tl.bfloat16 or DTYPE == tl.float8e4nv or DTYPE == tl.float8e5:
         tail = tl.fma(a, TAIL_4[0], TAIL_4[1])
@@ -34,7 +33,7 @@ def gelu(x, DTYPE: tl.constexpr):
 
 @tilejit.kernel
 def activate(x, ACTIVATION: tl.constexpr, DTYPE: tl.constexpr):
-    """An activation function of fp32 values, to be rounded to DTYPE: None, "relu", "gelu" (exact) or "silu"."""
+    """Of fp32 values, to be rounded to DTYPE: None, "relu", "gelu" (exact) or "silu"."""
     if ACTIVATION == "relu":
         x = tl.maximum(x, 0.0)
     elif ACTIVATION == "gelu":

@@ -1,4 +1,3 @@
-"""Vector addition."""
 from __future__ import annotations
 
 from math import prod
@@ -10,7 +9,7 @@ from tilejit.kernels._operator import Array, operator
 
 @tilejit.kernel
 def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
-    """out[i] = x[i] + y[i] for i < n, BLOCK elements a program."""
+    """BLOCK elements a program."""
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     tl.store(out + offs, tl.load(x + offs, mask) + tl.load(y + offs, mask), mask)

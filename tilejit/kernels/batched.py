@@ -12,12 +12,12 @@ from tilejit.kernels.launches import call_of, multiply, whole
 from tilejit.kernels.planning import BY_K, LARGE, LONG, SMALL, choose, table, turned
 from tilejit.kernels.way import Way
 
-#: All tiles but those of pairs that divide columns (slower), and of pairs some of 176 and 208 columns, for which beside
-#: the batch's coordinates there are too few registers.
+#: Without pairs that divide columns (slower), and pairs of 176 and 208 columns, for which beside the batch's
+#: coordinates there are too few registers.
 TILES = tuple(t for t in (*LARGE, *SMALL, *LONG, *BY_K) if not t.columns and (t.ctas == 1 or t.n not in (176, 208)))
 _BOTH = table(turned(TILES))
-#: Bytes of a batch's operands up to which L2 holds all of them, however tiles are walked; then two rows of tiles at a
-#: time: programs side by side share columns as well.
+#: Bytes of a batch's operands up to which L2 holds all of them; then two rows of tiles at a time: programs side by side
+#: share columns as well.
 IN_L2, FEW_ROWS = 8 * 2 ** 20, 2
 _WHAT = "batched_matmul"
 
@@ -39,7 +39,7 @@ def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = No
 
 @lru_cache(maxsize=1024)
 def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, multiprocessors: int, knobs: Any) -> Work:
-    """The launch. Raises LaunchError for arrays that do not go together."""
+    """Raises LaunchError for arrays that do not go together."""
     call, work = call_of(_WHAT, infos, activation, multiprocessors, rank=3), Work(4)
     ma, mb, (batches, m, n) = _single(call.a), _single(call.b), call.c.shape
     for name, x in (("a", ma), ("b", mb)):
@@ -51,8 +51,8 @@ def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, mul
     t = tiles or choose(p, call.chip, split=1, tiles=_BOTH).way
     blocks = tilejit.cdiv(p.k, t.step(p.size))
     group = FEW_ROWS if (m + n) * p.k_bytes <= IN_L2 else t.group(t.computed(m, n)[0], blocks)
-    # Programs of one CTA take longer if the launch begins while the one before it ends, since they then get
-    # multiprocessors in any order; and a tile that another group's products hide is best staged whole.
+    # Programs of one CTA take longer if the launch begins while the one before it ends: they get multiprocessors in any
+    # order; and a tile that another group's products hide is best staged whole.
     multiply(work, call._replace(a=ma, b=mb, problem=p), t, walk=whole(group, batches),
              launch_pdl=t.ctas > 1 or t.alone,
              **(dict(num_stages=t.depth(call.c.dtype.bytes)) if t.alone else dict(store_stages=1 if t.in_turn else 2)))

@@ -70,7 +70,7 @@ class Chip:
     promoted: float
     widened: float
     widens: float
-    #: Whether kernels are compiled for tensor cores that take operands from shared memory (`wgmma`).
+    #: Whether tensor cores take operands from shared memory (`wgmma`).
     hopper: bool = True
     #: By how much faster than `tensor` some tiles multiply under load: they read less for each product.
     speeds: dict[str, float] = field(default_factory=dict, hash=False)
@@ -78,19 +78,18 @@ class Chip:
     origin: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
-#: Chips by words of their names, the first that fits.
 _NAMES = (("h200", "h200"), ("h20", "h20"), ("h100", "h100"))
 
 
 @lru_cache(maxsize=64)
 def chip(name: str, multiprocessors: int, hopper: bool = True) -> Chip:
-    """The rates of the chip of that name (an H200's, where it is another one), with so many multiprocessors."""
+    """An H200's rates, where the name is another one."""
     found = next((file for word, file in _NAMES if word in name.lower()), "h200")
     return replace(load(FOLDER / f"{found}.json"), multiprocessors=multiprocessors, hopper=hopper)
 
 
 def load(path: Path) -> Chip:
-    """The rates in a file, which may hold only what differs from those of another chip (`like`)."""
+    """Which may hold only what differs from those of another chip (`like`)."""
     given = json.loads(path.read_text())
     if "like" in given:
         given = {**json.loads((FOLDER / f"{given['like']}.json").read_text()), **given}
@@ -99,6 +98,6 @@ def load(path: Path) -> Chip:
 
 
 def current(device: int | None = None, multiprocessors: int | None = None) -> Chip:
-    """The rates of the chip that arrays of a device are on; of so many of its multiprocessors."""
+    """Of the chip that arrays of a device are on; of so many of its multiprocessors."""
     count = multiprocessors or tilejit.multiprocessors(device)
     return chip(tilejit.device_name(device), count, tilejit.chip() == "sm_90a")

@@ -10,13 +10,12 @@ from tilejit.kernels._operands import Matrix, unit
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.product.copies import copy_kernel
 
-#: Bytes of a line of L2; bytes between rows of a copy are a multiple of this.
+#: Bytes of a line of L2, of which rows of a copy are a multiple.
 LINE = 128
 
 
 def pitched(x: Matrix, rows_first: bool, at: int = 0, spare: bool = False) -> Matrix:
-    """A copy of a matrix in lines that TMA reads, row-major or column-major, array `at`, wherever that lies. spare: the
-    ends of lines may be written."""
+    """In lines that TMA reads, row-major or column-major, array `at`. spare: the ends of lines may be written."""
     (m, n), size = x.shape, x.dtype.bytes
     pitch = tilejit.cdiv((n if rows_first else m) * size, LINE) * LINE // size
     strides = (pitch, 1) if rows_first else (1, pitch)
@@ -24,20 +23,19 @@ def pitched(x: Matrix, rows_first: bool, at: int = 0, spare: bool = False) -> Ma
 
 
 def made(work: Work, x: Matrix, rows_first: bool, spare: bool = False) -> Matrix:
-    """The same in new memory."""
+    """In new memory."""
     y = pitched(x, rows_first, spare=spare)
     return replace(y, at=work.new((x.shape[0 if rows_first else 1], max(y.strides)), x.dtype))
 
 
 def at_once(x: Matrix, y: Matrix) -> int:
-    """Elements of a line that a thread copies at once; turned blocks are read along other lines than they are
-    written."""
+    """Elements of a line that a thread copies at once; turned blocks are read along other lines than written."""
     length = x.shape[1] if x.rows_first else x.shape[0]
     return gcd(unit(x), unit(y), length) if x.rows_first == y.rows_first else 1
 
 
 def time(x: Matrix, y: Matrix, chip: Chip) -> float:
-    """Nanoseconds that copying a matrix takes, but for the launch."""
+    """In nanoseconds, without the launch."""
     elements = x.shape[0] * x.shape[1]
     size = elements * x.dtype.bytes
     least = size / chip.copy, (2 * size - chip.resident) / chip.stream, elements / at_once(x, y) / chip.scattered
@@ -45,7 +43,7 @@ def time(x: Matrix, y: Matrix, chip: Chip) -> float:
 
 
 def copy(*pairs: tuple[Matrix, Matrix]) -> Launch:
-    """The launch that copies one or two matrices (what is copied, its copy), of which one stride each is 1."""
+    """Of one or two matrices (what is copied, its copy), of which one stride each is 1."""
     found, grid = [], []
     for x, y in pairs:
         (m, n), x_rows, y_rows = x.shape, x.strides[1] == 1, y.strides[1] == 1

@@ -17,9 +17,8 @@ from tilejit.kernels.chip import Chip
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import SHARED, Way
 
-#: Bytes of L2's lines and of what it moves at least.
 LINE, SECTOR = 128, 32
-#: Share of the multiprocessors that are busy from which on launches overlap without harm to memory's share of each.
+#: Share of busy multiprocessors from which on launches overlap without harm to memory's share of each.
 BUSY = 0.9
 #: What hangs over the end of a group of rows, which may be anywhere, of a tile, on average.
 HUNG = 0.5
@@ -28,15 +27,14 @@ _Array = Any
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Ways as columns of their fields, to be estimated at once. (Equal to itself only, so that caches look it up
-    without comparing ways.)"""
+    """Ways as columns of their fields, to be estimated at once. (Equal to itself only: caches look it up quickly.)"""
 
     ways: tuple[Way, ...]
 
     @cached_property
     def columns(self) -> dict[str, _Array]:
-        """What the estimate reads of each way, once for all problems and chips: numbers as floats, which numpy divides
-        fastest. parts: programs that divide K of each tile, 1 for none."""
+        """What the estimate reads of each way, once for all problems and chips, as floats, which numpy divides fastest.
+        parts: programs that divide K of each tile, 1 for none."""
         def of(value: Any) -> _Array:
             return np.array([float(value(w)) for w in self.ways])
 
@@ -48,7 +46,7 @@ class Table:
             coming=of(lambda w: w.scales_come), warpgroups=of(lambda w: w.warps // 4))
         high = of(lambda w: w.m // w.ctas if w.beside and not w.columns else w.m)
         wide = of(lambda w: w.n // w.ctas if w.columns else w.n)
-        # Rows that each CTA asks for: those beside one another ask for a share of what they have in common, too.
+        # Those beside one another ask for a share of what they have in common, too.
         f.update(results=high * wide, first=f["m"] // (f["ctas"] / f["k_ctas"]),
                  second=f["n"] // (f["ctas"] / f["k_ctas"]), area=f["m"] * f["n"])
         slots = (SHARED // f["together"] - 2 * f["results"]) // ((high + wide) * f["k_bytes"])
@@ -67,7 +65,7 @@ class Table:
         return all(w.together == 1 for w in self.ways)
 
     def rates(self, chip: Chip) -> dict[str, _Array]:
-        """What the estimate reads of each way on a chip, whatever the problem; kept for the last chip."""
+        """Whatever the problem; kept for the last chip."""
         known, found = self.__dict__.get("_rates", (None, {}))
         if known is not chip:
             found = _rates(self, chip)
@@ -101,8 +99,7 @@ def ragged(pitch: int, chip: Chip) -> float:
 
 
 def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = None) -> _Array:
-    """Nanoseconds that each way takes, infinite for those that do not run on the chip. parts: programs a tile, instead
-    of the way's own."""
+    """Nanoseconds, infinite for ways that do not run on the chip. parts: programs a tile, instead of the way's own."""
     p, f, r = problem, table.columns, table.rates(chip)
     high, wide = _sizes(p, table)
     down, across = np.ceil(high / f["m"]), np.ceil(wide / f["n"])
@@ -143,13 +140,13 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
 
 
 def _sizes(p: Problem, table: Table) -> tuple[_Array, _Array]:
-    """Rows and columns of the result as each way sees it."""
+    """Of the result as each way sees it."""
     wider = table.columns["turned"] * float(p.n - p.m)
     return p.m + wider, p.n - wider
 
 
 def grids(problem: Problem, table: Table) -> tuple[_Array, _Array]:
-    """Rows and columns of tiles of each way."""
+    """In tiles of each way."""
     high, wide = _sizes(problem, table)
     return np.ceil(high / table.columns["m"]), np.ceil(wide / table.columns["n"])
 
@@ -157,9 +154,8 @@ def grids(problem: Problem, table: Table) -> tuple[_Array, _Array]:
 def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, across: _Array, down: _Array,
            sharing: _Array) -> tuple[_Array, _Array]:
     """Of a block of K of each way: what takes as long however many programs run, to the power of `hiding`, and
-    nanoseconds of L2 for each program. high, wide: rows and columns that a tile has of the result; across, down: those
-    programs that read the same block of the first and of the second operand; sharing: those that share a
-    multiprocessor."""
+    nanoseconds of L2 for each program. high, wide: rows and columns of a tile; across, down: programs that read the
+    same block of the first and of the second operand; sharing: those that share a multiprocessor."""
     f, r = table.columns, table.rates(chip)
     a, b = (1.0 if unit else ragged(pitch, chip) for pitch, unit in zip(p.pitches, p.units))
     b *= p.share
@@ -191,8 +187,8 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
 
 
 def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> Any:
-    """Nanoseconds of a block's instructions beside its products, of each program's: sums are promoted, or weights
-    widened, for which a warpgroup alone waits most of the time."""
+    """Nanoseconds of a block's instructions beside its products: sums are promoted, or weights widened, for which a
+    warpgroup alone waits most of the time."""
     if p.step == "promote":
         return np.where(f["coming"], chip.promote, chip.block + f["results"] / chip.promoted)
     weights = f["first"] * f["k_bytes"] / p.size
@@ -201,7 +197,7 @@ def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> An
 
 def overlapping(problem: Problem, way: Way, programs: int, chip: Chip) -> bool:
     """Whether a launch should begin while the one ahead of it ends. Its programs then get the multiprocessors that are
-    free first, not those that share memory's bandwidth evenly: slower where many are idle and memory takes the time."""
+    free first: slower where many are idle and memory takes the time."""
     excess = problem.batches * (problem.m + problem.n) * problem.k_bytes - chip.resident
     memory = max(0.0, excess) / (chip.memory * chip.multiprocessors)
     return programs * way.ctas >= BUSY * chip.multiprocessors or chip.idle * memory < chip.overlap

@@ -21,7 +21,7 @@ from tilejit.kernels.product import loads, steps, walks
 from tilejit.kernels.scaled import promoted, scale_steps
 from tilejit.kernels.way import Way
 
-#: Rows of a group up to which a tile should hold twice as many: groups differ, and it then holds most of them.
+#: Rows of a group up to which a tile should hold twice as many: groups differ.
 FEW = 64
 
 
@@ -53,14 +53,13 @@ def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtyp
 
 def _run(what: str, a: Any, b: Any, out: Any, out_dtype: Any, sizes: Any, scales: tuple[Any, Any], masked: bool,
          expected: int | None, config: Way | None) -> Any:
-    """Both forms; `sizes` are the groups' offsets or, masked, their rows. Returns the result."""
+    """`sizes` are the groups' offsets or, masked, their rows. Returns the result."""
     out = new(a, b, out_dtype) if out is None else out
     called(_work, (a, b, sizes, out, *scales), what, masked, expected, config)
     return out
 
 
 def _flat(what: str, name: str, x: Matrix) -> Matrix:
-    """A contiguous stack of row-major matrices as one matrix."""
     groups, rows, columns = x.shape
     if not x.rows_first or groups > 1 and x.strides[0] != rows * x.strides[1]:
         raise tilejit.LaunchError(f"{what}: {name} must be a contiguous stack of row-major matrices, found strides "
@@ -71,7 +70,7 @@ def _flat(what: str, name: str, x: Matrix) -> Matrix:
 @lru_cache(maxsize=1024)
 def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None, config: Way | None,
           multiprocessors: int, knobs: Any) -> Work:
-    """The launch. Raises LaunchError for arrays that do not go together."""
+    """Raises LaunchError for arrays that do not go together."""
     a, b, sizes, out, scale_a, scale_b = infos
     work, ma, mb = Work(6), operand(what, "a", a, 0, 3 if masked else 2), operand(what, "b", b, 1, 3)
     if masked and a.shape[0] != b.shape[0]:

@@ -1,4 +1,3 @@
-"""From a way to the launches that compute a product by it."""
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -16,9 +15,9 @@ from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.product.sums import sum_parts_kernel
 from tilejit.kernels.way import Way
 
-#: Rows of tiles of a group where K is divided: a wave's operands stay in L2.
+#: Rows of tiles of a group where K is divided.
 GROUP = 8
-#: Pieces of 32 columns of a part that wait to be stored: as many as the widest tile has.
+#: Pieces of 32 columns of a part that wait to be stored.
 STORE_STAGES = 8
 #: Numbers that a program that sums parts reads at once, at least and at most; and elements that it makes of them at
 #: least, a line of L2 or two, where they are few.
@@ -33,7 +32,7 @@ Piece = tuple[Any, tuple[Any, ...]]
 
 
 class End(NamedTuple):
-    """What follows a product's sums: scales, a bias, an activation; or a caller's function (`own`), its arguments."""
+    """Scales, a bias, an activation; or a caller's function (`own`), its arguments."""
 
     bias: At | None = None
     scale_a: At | None = None
@@ -48,7 +47,7 @@ class End(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A checked product, c = a @ b: what follows its sums, the facts that it is planned by, the rates of its chip."""
+    """What follows a checked product's sums, the facts that it is planned by, the rates of its chip."""
 
     a: Matrix
     b: Matrix
@@ -60,8 +59,8 @@ class Call(NamedTuple):
 
 def call_of(what: str, infos: tuple[Any, ...], activation: str | None, multiprocessors: int, own: Any = None,
             rank: int = 2, in_place: bool = True) -> Call:
-    """The product of arrays 0 and 1 of a call with bias 2, result 3, scales 4 and 5 (if there are so many) and, for an
-    `own` END, arguments 6. Raises LaunchError for those that do not go together."""
+    """Of arrays 0 and 1 of a call with bias 2, result 3, scales 4 and 5 (if there are so many) and, for an `own` END,
+    arguments 6. Raises LaunchError for those that do not go together."""
     a, b, bias, c, scale_a, scale_b = (infos + (None, None))[:6]
     matrices = checked(what, a, b, bias, c, activation, rank, in_place)
     for name, info in (("scale_a", scale_a), ("scale_b", scale_b)):
@@ -73,8 +72,7 @@ def call_of(what: str, infos: tuple[Any, ...], activation: str | None, multiproc
 
 
 def load(x: Matrix, rows: int, bk: int, eviction: str = "", threads: int = 0) -> Piece:
-    """A LOAD of rows of an operand [rows, K], or of stacks of them; threads: bytes that those copy at once, 0: TMA
-    does."""
+    """Of rows of an operand [rows, K], or of stacks; threads: bytes that those copy at once, 0: TMA does."""
     rows_first = tl.constexpr(x.rows_first)
     if threads:
         lines, length = x.shape if x.rows_first else x.shape[::-1]
@@ -84,7 +82,7 @@ def load(x: Matrix, rows: int, bk: int, eviction: str = "", threads: int = 0) ->
 
 
 def whole(group: int, batches: int | None = None) -> Piece:
-    """The WALK over all tiles of a result, or of so many of them, so many rows of tiles at a time."""
+    """Over all tiles of a result, or of so many of them, so many rows of tiles at a time."""
     return walks.whole, (tl.constexpr(group), batches)
 
 
@@ -135,7 +133,7 @@ def add(work: Work, call: Call, t: Way, into: bool = False) -> None:
 
 
 def handed(work: Work, t: Way, c: Matrix, end: End, into: bool) -> Piece:
-    """The END of tiles that are shared out: added to what c holds, or handed on from program to program."""
+    """Of tiles that are shared out: added to what c holds, or handed on from program to program."""
     seen = c.descriptor(*t.computed(t.m, t.n))
     if into:
         return ends.added, (seen,)
@@ -151,7 +149,7 @@ def parts(work: Work, t: Way) -> tuple[int, Piece]:
 
 
 def sum_parts(at: int, c: Matrix, t: Way, end: End) -> Launch:
-    """The launch that makes c of the parts of its tiles, array `at`, in a fixed order."""
+    """Of the parts of c's tiles, array `at`, in a fixed order."""
     m, n = t.computed(*c.shape)
     down, across = t.computed(*c.strides)
     tiles = tilejit.cdiv(m, t.m) * tilejit.cdiv(n, t.n)

@@ -19,15 +19,13 @@ from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.way import Way
 
 _WHAT = "matmul"
-#: Arrays of a call: a, b, bias, result, both scales, arguments of an end.
+#: a, b, bias, result, both scales, arguments of an end.
 _ARRAYS = 7
-#: The tile where there is nothing to sum.
 _EMPTY = Way(64, 64, 4)
-#: Bytes that threads copy into shared memory at once, at least, where K is long (of 2 they wait for each block).
+#: Bytes that threads copy into shared memory at once, at least, where K is long.
 _PIECE = 4
-#: Plans that autotuning measures.
 _TUNED = 8
-#: What was found to be the fastest plan of a call, by its facts.
+#: The fastest plan of a call, by its facts.
 _tuned: dict[tuple[Any, ...], str] = {}
 
 
@@ -82,7 +80,7 @@ def plan(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: A
 
 
 def _fastest(arrays: tuple[Any, ...], key: tuple[Any, ...]) -> Work:
-    """The launches of the fastest of the likeliest plans, or where nothing is summed those of `_work`."""
+    """Or where nothing is summed the launches of `_work`."""
     plans = _plans(*key)
     if not plans:
         return _work(*key)
@@ -94,13 +92,12 @@ def _fastest(arrays: tuple[Any, ...], key: tuple[Any, ...]) -> Work:
 
 @lru_cache(maxsize=1024)
 def _call(infos: tuple[Any, ...], activation: str | None, multiprocessors: int, knobs: Any, own: Any) -> Call:
-    """What is computed of such arrays. Raises LaunchError for those that do not go together."""
+    """Raises LaunchError for arrays that do not go together."""
     return call_of(_WHAT, infos, activation, multiprocessors, own, in_place=False)
 
 
 @lru_cache(maxsize=1024)
 def _work(*key: Any) -> Work:
-    """The launches of a product, for what `_call` takes."""
     call = _call(*key)
     return Work(_ARRAYS) if 0 in call.c.shape else routed(Work(_ARRAYS), call, _route(call))
 
@@ -119,7 +116,7 @@ def _plans(*key: Any) -> dict[str, Work]:
 
 
 def routed(work: Work, call: Call, found: Route) -> Work:
-    """Add the launches of a route: copies, the product, and a copy of its result."""
+    """Copies, the product, and a copy of its result."""
     of_c = call.c
     pairs = [(x, made(work, x, _copy_order(x, k_last)))
              for x, k_last, copied in zip((call.a, call.b), (True, False), found.copied) if copied]
@@ -155,7 +152,6 @@ class Route:
 
 
 def _route(call: Call) -> Route:
-    """The fastest."""
     return min(_routes(call), key=lambda r: r.ns)
 
 
@@ -175,7 +171,7 @@ def _routes(call: Call) -> Iterator[Route]:
         target = pitched(c, True) if moved else c
         ns = chip.second * (any(copied) + moved)
         ns += sum(time(v, w, chip) for v, w in ((a, x), (b, y), (target, c)) if w is not v)
-        # The first block by TMA waits for its tensor map, which other blocks hide where there are some.
+        # The first block by TMA waits for its tensor map.
         ns += chip.latency * (short and not all(units))
         there = replace(facts(x, y, target.info), ended=p.ended, scaled=p.scaled, activated=p.activated, units=units)
         plan = choose(there, chip)
@@ -195,7 +191,7 @@ def _choices(x: Matrix, k_last: bool, short: bool, chip: Chip) -> Iterator[tuple
 
 
 def in_place(a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> Route | None:
-    """The route of c = a @ b where all three matrices are read and written in place."""
+    """Where all three matrices are read and written in place."""
     if 0 in (*a.shape, *c.shape) or not (_as_is(a, True) and _as_is(b, False) and in_reach(c)):
         return None
     problem = facts(a, b, c.info)
@@ -210,8 +206,7 @@ def _as_is(x: Matrix, k_last: bool) -> bool:
 
 
 def _copy_order(x: Matrix, k_last: bool) -> bool:
-    """Whether a copy of an operand is row-major: as it was, but with K contiguous for what is not 16 bits wide, or is
-    narrow."""
+    """As it was, but with K contiguous for what is not 16 bits wide, or is narrow."""
     return k_last if x.dtype.bytes != 2 or _narrow(x, k_last) else x.rows_first
 
 

@@ -1,4 +1,3 @@
-"""The gradients of `matmul`'s operands and bias: products with the result's gradient."""
 from __future__ import annotations
 
 from typing import Any
@@ -11,7 +10,6 @@ from tilejit.kernels.rows.gates import activation_gradient
 
 
 def wants(x: Any) -> bool:
-    """Whether an array is a tensor that a gradient is asked for."""
     return getattr(x, "requires_grad", False)
 
 
@@ -23,7 +21,7 @@ def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
 
 def _backward(ctx: Any, grad: Any) -> tuple:
     """dA = dC B^T, dB = A^T dC, the bias's the sums of dC's columns, where dC is the gradient ahead of the activation;
-    gelu and silu need the product once more for that."""
+    gelu and silu need the product once more."""
     a, b, bias, output = ctx.saved_tensors
     if ctx.scaled or str(a.dtype).startswith("torch.float8"):
         raise tilejit.LaunchError("matmul: products with scales, or of fp8, have no gradient")

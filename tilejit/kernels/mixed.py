@@ -47,7 +47,6 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
 @lru_cache(maxsize=1024)
 def _work(infos: tuple[Any, ...], activation: str | None, split: int | None, config: Way | None, multiprocessors: int,
           knobs: Any) -> Work:
-    """The launches."""
     x, weight, scales, zeros, bias, out = infos
     work, mx, mw = Work(6), operand(_WHAT, "x", x, 0), operand(_WHAT, "weight", weight, 1)
     bits = {"int8": 8, "uint8": 4}.get(str(mw.dtype))

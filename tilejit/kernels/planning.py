@@ -1,9 +1,4 @@
-"""How a product is computed: every way that there is, an estimate of each, and the least of them.
-
-    print(tilejit.kernels.plan(a, b))
-
-Where few tiles leave multiprocessors idle, K is divided between CTAs or programs.
-"""
+"""How a product is computed: every way that there is, an estimate of each, and the least of them (docs/planning.md)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +18,6 @@ from tilejit.kernels.way import LEAST_BLOCKS, Way
 
 #: Blocks in shared memory at least, beside what CTAs exchange that divide K.
 _LEAST_SLOTS = 4
-#: Ways that a printed plan shows.
 _SHOWN = 12
 
 #: Tiles of one CTA, or of two that divide rows or columns. Those of 4 warps are taken by two groups of consumers in
@@ -44,11 +38,9 @@ BY_K = tuple(Way(m, n, 4, ctas, "K", k_bytes=k) for n in (16, 32, 64, 128) for m
 
 
 def turned(ways: Iterable[Way]) -> tuple[Way, ...]:
-    """Each of the ways, straight and swapped."""
     return tuple(replace(w, swap=swap) for w in ways for swap in (False, True))
 
 
-#: All of those.
 ALL = Table(turned((*LARGE, *SMALL, *LONG, *BY_K)))
 #: Tiles for operands that consumers copy in small pieces: two programs a multiprocessor wait for memory in turn.
 POINTED = turned((*(Way(64, n, 4, together=2) for n in (16, 32)),
@@ -80,7 +72,7 @@ BRIEF = {(k, alone): turned(
 
 
 class Plan(NamedTuple):
-    """How a product is computed, and what that is estimated to take, in nanoseconds."""
+    """And what that is estimated to take, in nanoseconds."""
 
     way: Way
     ns: float
@@ -109,7 +101,6 @@ def table(ways: tuple[Way, ...]) -> Table:
 
 
 def ways_of(problem: Problem, chip: Chip, tiles: Table = ALL) -> Table:
-    """Those of the tiles that there are for a problem."""
     p = problem
     if p.grouped:
         return table(GROUPED[p.step])
@@ -175,7 +166,7 @@ def ordered(problem: Problem, chip: Chip, split: int | None = None, ctas: int | 
 @lru_cache(maxsize=4096)
 def choose(problem: Problem, chip: Chip, split: int | None = None, ctas: int | None = None,
            tiles: Table = ALL) -> Plan:
-    """The plan with the least estimated time. Raises LaunchError where no CTAs divide K of such operands."""
+    """The least estimated time. Raises LaunchError where no CTAs divide K of such operands."""
     for plan in ordered(problem, chip, split, ctas, tiles):
         return plan
     raise LaunchError(f"{problem}: {ctas} CTAs divide K only where TMA reads both operands, and a chip has clusters")
@@ -190,5 +181,4 @@ def described(problem: Problem, chip: Chip) -> str:
 
 
 def likeliest(problem: Problem, chip: Chip, count: int) -> list[Plan]:
-    """The first of all plans."""
     return list(islice(ordered(problem, chip), count))

@@ -1,4 +1,3 @@
-"""What a product is: the facts of its arrays that a way to compute it depends on, checked."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -51,12 +50,10 @@ class Problem:
 
     @property
     def share(self) -> float:
-        """Bytes of an element of b, of those of an element of a."""
         return self.bits / 8 / self.size if self.bits else 1.0
 
     @property
     def k_bytes(self) -> int:
-        """Bytes of K."""
         return self.k * self.size
 
     def __str__(self) -> str:
@@ -66,7 +63,6 @@ class Problem:
 
 def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation: str | None = None,
           scaled: bool = False, batches: int = 1) -> Problem:
-    """The problem of checked operands and a result."""
     def threads(x: Matrix) -> int:
         """Bytes of a matrix that threads move at once, 0 where TMA does."""
         return 0 if in_reach(x) else unit(x) * x.dtype.bytes

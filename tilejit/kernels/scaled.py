@@ -63,7 +63,7 @@ def promoted(rows: int, row_scales: int, strides: tuple[int, ...], block_scales:
 
 @lru_cache(maxsize=1024)
 def _work(infos: tuple[Any, ...], config: Way | None, multiprocessors: int, knobs: Any) -> Work:
-    """The launches. Raises LaunchError for arrays that do not go together."""
+    """Raises LaunchError for arrays that do not go together."""
     work, (a, b, _, out, scale_a, scale_b) = Work(6), infos
     ma, mb, mc = checked(_WHAT, a, b, None, out, None, dtypes=("fp8e4nv", "fp8e5"))
     (m, k), n = ma.shape, mb.shape[1]

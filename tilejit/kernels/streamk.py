@@ -38,7 +38,7 @@ def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = No
 @lru_cache(maxsize=1024)
 def _work(infos: tuple[Any, ...], activation: str | None, accumulate: bool, split: int | None, ctas: int | None,
           config: Way | None, multiprocessors: int, knobs: Any) -> Work:
-    """The launches. Raises LaunchError for what does not fit."""
+    """Raises LaunchError for what does not fit."""
     call, work = call_of(_WHAT, infos, activation, multiprocessors), Work(6)
     (m, n), dtype = call.c.shape, call.c.dtype
     if accumulate and (call.end != End() or dtype != tl.float32):

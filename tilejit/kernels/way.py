@@ -11,11 +11,9 @@ from tilejit import cdiv
 SHARED = 222 * 1024
 #: Sums of a thread up to which the compiler deals tiles of four warps to two groups of consumers by itself.
 DEALT = 128
-#: Registers of a multiprocessor.
 _REGISTERS = 65536
-#: Blocks of K that a program has at least: fewer cost more to hand over than to compute.
+#: Blocks of K of a program at least: fewer cost more to hand over than to compute.
 LEAST_BLOCKS = 4
-#: Blocks in shared memory at most.
 _DEEPEST = 12
 #: Bytes of the first operand that stay in L2 while the second one passes.
 _WALKED = 17 * 2 ** 20
@@ -50,11 +48,10 @@ class Way:
         return "-".join(filter(None, marks))
 
     def computed(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """Rows and columns of a result as tiles see them."""
+        """As tiles see them."""
         return (columns, rows) if self.swap else (rows, columns)
 
     def tiles(self, m: int, n: int) -> int:
-        """Tiles of an m x n result."""
         rows, columns = self.computed(m, n)
         return cdiv(rows, self.m) * cdiv(columns, self.n)
 
@@ -63,21 +60,19 @@ class Way:
         return self.k_bytes * self.k_ctas // size
 
     def room(self, multiprocessors: int) -> int:
-        """Programs that run at once."""
         return max(1, multiprocessors * self.together // self.ctas)
 
     def launched(self, m: int, n: int, multiprocessors: int, batches: int = 1) -> int:
-        """Programs of a launch for so many m x n results."""
         return self.programs or min(self.room(multiprocessors), batches * self.tiles(m, n))
 
     def group(self, rows: int, blocks: int) -> int:
         """Rows of tiles that are walked together, of so many rows with so many blocks of K: their operands stay in L2.
-        Where K is short, or 4096 rows are all there are, those of twice as many do."""
+        Twice as many where K is short, or 4096 rows are all there are."""
         pitch = blocks * self.k_bytes
         return cdiv(4096 if pitch <= 2048 or rows * pitch <= _WALKED else 2048, max(self.m, 128))
 
     def divided(self, m: int, n: int, parts: int) -> Way:
-        """The same with `parts` programs for each tile of an m x n result."""
+        """`parts` programs for each tile of an m x n result."""
         count = self.tiles(m, n)
         return replace(self, programs=count * parts, stream=count)
 
@@ -93,28 +88,25 @@ class Way:
 
     @property
     def k_ctas(self) -> int:
-        """CTAs that divide K."""
         return 1 if self.beside else self.ctas
 
     @property
     def columns(self) -> bool:
-        """Whether CTAs divide columns."""
         return self.ctas > 1 and self.split == "N"
 
     @property
     def strip(self) -> int:
         """Columns side by side that a CTA has of the tile (`layout.clusters`), at most a line of 16 bits each: what TMA
-        reads of rows of the second operand, and stores of the result's, at a time."""
+        reads and stores at a time."""
         return min(64, (self.n & -self.n) // (self.ctas if self.columns else 1))
 
     @property
     def sums(self) -> int:
-        """Sums that a thread holds."""
         return self.m * self.n // self.ctas // (32 * self.warps)
 
     def roomy(self, result_bytes: int, scaled: bool = False) -> bool:
-        """Whether a bias and an activation find registers beside a thread's sums: a number for each of its columns, and
-        more for results that are not packed in pairs, and for scales."""
+        """Whether a bias and an activation find registers beside a thread's sums: a number for each column, more for
+        results that are not packed in pairs, and for scales."""
         registers = 160 if self.warps == 12 else 232
         taken = self.sums + self.n // (self.ctas if self.columns else 1) // 4
         return taken <= registers - (12 if result_bytes < 4 else 36 if scaled else 32)
@@ -136,7 +128,7 @@ class Way:
         return self.ctas == 1 and self.warps < 12
 
     def options(self, straight: bool = False) -> dict[str, Any]:
-        """Options of a launch; straight: threads read both operands themselves."""
+        """straight: threads read both operands themselves."""
         found: dict[str, Any] = dict(num_warps=self.warps)
         if self.ctas > 1:
             found.update(num_ctas=self.ctas, cluster_split=self.split)
@@ -166,5 +158,5 @@ class Way:
 
 
 def staged_part(rows: int, columns: int) -> int:
-    """Bytes of shared memory through which a tile of fp32 sums is stored: one or two pieces of 32 columns."""
+    """Through which a tile of fp32 sums is stored: one or two pieces of 32 columns."""
     return rows * min(columns, 32) * 4 * (1 + (columns > 32))

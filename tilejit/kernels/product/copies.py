@@ -1,4 +1,3 @@
-"""Copies of matrices, in blocks."""
 from __future__ import annotations
 
 import tilejit
@@ -8,7 +7,7 @@ import tilejit.language as tl
 @tilejit.kernel
 def copy_block(pair, tile):
     """Block `tile`, of R x C, of y [rows, columns] = x. pair: x, y, rows, columns, pitches of both: elements between
-    rows (X_ROWS, Y_ROWS), or between columns without; X_ROWS, Y_ROWS, R, C; UNIT: elements that lines begin and end at
+    rows (X_ROWS, Y_ROWS), or between columns; X_ROWS, Y_ROWS, R, C; UNIT: elements that lines begin and end at
     multiples of, of both."""
     x, y, rows, columns, x_pitch, y_pitch, X_ROWS, Y_ROWS, R, C, UNIT = pair
     BYTES: tl.constexpr = UNIT * x.dtype.element_ty.primitive_bitwidth // 8

@@ -13,8 +13,8 @@ _WRAP = tl.constexpr(WRAP)
 
 @tilejit.kernel
 def put(p, at, desc, y):
-    """Store y, a tile of the result or with p.SWAP of its transpose, where `desc` sees a matrix, a stack of them, or
-    (of rank 4, `_operands.ragged`) rows in groups, of which no other group's are written."""
+    """Where `desc` sees a matrix (with p.SWAP of the transpose), a stack, or (of rank 4, `_operands.ragged`) rows in
+    groups, of which no other group's are written."""
     RANK: tl.constexpr = len(desc.block_shape)
     r = at.n if p.SWAP else at.m
     c = at.m if p.SWAP else at.n
@@ -43,8 +43,8 @@ def store(p, at, acc):
 
 @tilejit.kernel
 def part(p, at, acc):
-    """Stored as they are, for `sums.sum_parts_kernel`. p.end: a descriptor of tiles [BM, BN] in fp32, one below the
-    other, at the place's slot."""
+    """For `sums.sum_parts_kernel`. p.end: a descriptor of tiles [BM, BN] in fp32, one below the other, at the place's
+    slot."""
     p.end[0].store([at.slot * p.BM, 0], acc)
 
 
@@ -59,10 +59,9 @@ def added(p, at, acc):
 
 @tilejit.kernel
 def handed(p, at, acc):
-    """Parts of a tile meet in memory in the order of K: each waits for the tile's flag to say that the blocks before
-    its own are done, adds itself, and moves the flag on; the last one has the sum and goes on to END.
-    p.end: descriptor of tiles of parts [BM, BN], those, and flags: int32, zero, one a tile, its slot; END and its
-    tuple."""
+    """Parts of a tile meet in memory in the order of K: each waits for the tile's flag, adds itself, and moves the flag
+    on; the last one goes on to END. p.end: descriptor of tiles of parts [BM, BN], those, and flags: int32, zero, one a
+    tile, its slot; END and its tuple."""
     part_desc, parts, flags, END, args = p.end
     steps = tl.cdiv(p.K, p.BK)
     shared = at.last - at.first < steps

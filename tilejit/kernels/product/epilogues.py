@@ -34,7 +34,7 @@ class Extras(NamedTuple):
 
 @tilejit.kernel
 def scaled_biased(acc, e, second: tl.constexpr, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
-    """Sums [BM, BN] at (m, n), scaled and biased in fp32; `second`: those of the second of two matrices."""
+    """At (m, n), in fp32; `second`: of the second of two matrices."""
     rows = tl.arange(0, BM)[:, None]
     cols = tl.arange(0, BN)[None, :]
     behind = n + e.N if second else n
@@ -50,19 +50,18 @@ def scaled_biased(acc, e, second: tl.constexpr, m, n, M, BM: tl.constexpr, BN: t
 
 @tilejit.kernel
 def halves(x, BM: tl.constexpr, BN: tl.constexpr):
-    """The left and the right half of a tile [BM, BN]; of a product, without moving a register."""
+    """Of a tile [BM, BN]; of a product, without moving a register."""
     return x.reshape(BM, 2, BN // 2).permute(0, 2, 1).split()
 
 
 @tilejit.kernel
 def beside(left, right, BM: tl.constexpr, BN: tl.constexpr):
-    """The tile [BM, BN] of two halves."""
     return tl.join(left, right).permute(0, 2, 1).reshape(BM, BN)
 
 
 @tilejit.kernel
 def block_at(source, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
-    """Where the block [BM, BN] at (m, n) of a row-major matrix lies: its addresses, and what is inside the matrix."""
+    """Addresses of the block at (m, n) of a row-major matrix, and what is inside the matrix."""
     rows = tl.arange(0, BM)
     cols = tl.arange(0, BN)
     inside = (rows < M - m)[:, None] & (cols < N - n)[None, :]
@@ -72,22 +71,21 @@ def block_at(source, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
 
 @tilejit.kernel
 def plus_block(y, source, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
-    """y plus the block [BM, BN] of a matrix at (m, n); outside the matrix: y."""
+    """Outside the matrix: y."""
     at, inside = block_at(source, m, n, M, N, stride, BM, BN)
     return y + tl.load(at, inside, other=0.0).to(tl.float32)
 
 
 @tilejit.kernel
 def store_block(y, target, m, n, M, N, stride, BM: tl.constexpr, BN: tl.constexpr):
-    """Stores y as the block [BM, BN] of a matrix at (m, n), as far as that is inside."""
+    """As far as the block is inside."""
     at, inside = block_at(target, m, n, M, N, stride, BM, BN)
     tl.store(at, y.to(target.dtype.element_ty), inside)
 
 
 @tilejit.kernel
 def with_residual(y, e, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
-    """As plus_block, at most 64 columns at a time: what is read coalesced passes through shared memory to reach its
-    threads, and that area is as large as what is read at a time."""
+    """At most 64 columns at a time: what is read coalesced passes through shared memory to reach its threads."""
     if BN <= 64:
         y = plus_block(y, e.residual, m, n, M, e.N, e.stride, BM, BN)
     else:
@@ -100,7 +98,6 @@ def with_residual(y, e, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
 
 @tilejit.kernel
 def fold_rows(y, e, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
-    """Combines each row of y [BM, BN] into e.reduced[row]."""
     rows = m + tl.arange(0, BM)
     if e.REDUCE == "sum":
         tl.atomic_add(e.reduced + rows, tl.sum(y, 1), rows < M, sem="relaxed")
@@ -113,7 +110,6 @@ def fold_rows(y, e, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
 
 @tilejit.kernel
 def stored(y, e, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
-    """Add the residual, fold the rows, store."""
     if e.residual is not None:
         y = with_residual(y, e, m, n, M, BM, BN)
     fold_rows(y, e, m, n, M, BM, BN)
@@ -139,7 +135,7 @@ def fused(p, at, acc):
     elif WHOLE:
         finished(acc, e, at.m, at.n, p.M, p.BM, p.BN)
     else:
-        # Half after half: a whole tile's scales and sums together do not fit the registers.
+        # A whole tile's scales and sums together do not fit the registers.
         left, right = halves(acc, p.BM, p.BN)
         if e.out.dtype == tl.int32:
             e.out.store([at.m, at.n], left)
@@ -151,7 +147,7 @@ def fused(p, at, acc):
 
 @tilejit.kernel
 def gate(first, second, e, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
-    """act(first) * second of a tile [BM, BN] at (m, n), both scaled, biased and stored as z."""
+    """act(first) * second of a tile at (m, n), both scaled, biased and stored as z."""
     first = scaled_biased(first, e, False, m, n, M, BM, BN)
     second = scaled_biased(second, e, True, m, n, M, BM, BN)
     if e.z is not None:
@@ -171,7 +167,7 @@ def gated(p, at, acc):
     first = first.reshape(p.BM, BN)
     second = second.reshape(p.BM, BN)
     if BN == 128 and (e.z is not None or e.residual is not None or e.REDUCE is not None):
-        # Half after half: what else these need does not fit the registers.
+        # What else these need does not fit the registers.
         first, more_first = halves(first, p.BM, BN)
         second, more_second = halves(second, p.BM, BN)
         left = gate(first, second, e, at.m, n, p.M, p.BM, BN // 2)

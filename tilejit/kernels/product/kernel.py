@@ -4,9 +4,6 @@
     LOAD_A, LOAD_B(args, at, ...)    a block of an operand's rows, for the tile at a place
     STEP(p, at)                      the sums of a tile's blocks of K
     END(p, at, sums)                 what becomes of them
-
-`walks.py`, `loads.py`, `steps.py` and `ends.py` have them, and say what each one's tuple holds: arrays, descriptors,
-numbers and constants.
 """
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import tilejit.language as tl
 
 
 class Product(NamedTuple):
-    """What the functions see of the product: the arguments of `product_kernel` but for the walk's."""
+    """The arguments of `product_kernel` but for the walk's."""
 
     a: Any
     b: Any
@@ -37,10 +34,11 @@ class Product(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A tile, or a part of K of one: its first row and column, and its blocks of K, every `by`th from first to last.
+    """First row and column of a tile, or a part of K of one, and its blocks of K, every `by`th from first to last.
 
     slot: its place among tiles of parts. batch: of stacks, the matrix. start, count: of a group, its first row in all
-    rows, and its rows."""
+    rows, and its rows.
+    """
 
     m: Any
     n: Any
@@ -55,7 +53,6 @@ class Place(NamedTuple):
 
 @tilejit.kernel
 def compute(p, at):
-    """The sums of a tile, and what becomes of them."""
     p.END(p, at, p.STEP(p, at))
 
 
@@ -63,6 +60,6 @@ def compute(p, at):
 def product_kernel(walk, a, b, step, end, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
                    SWAP: tl.constexpr, WALK: tl.constexpr, LOAD_A: tl.constexpr, LOAD_B: tl.constexpr,
                    STEP: tl.constexpr, END: tl.constexpr):
-    """Products of A [M, K] and B [K, N], tile [BM, BN] by tile, in blocks of BK of K. SWAP: they are those of a
-    result's transpose, C^T = B^T A^T."""
+    """A [M, K] times B [K, N], tile [BM, BN] by tile, in blocks of BK of K. SWAP: they are those of a result's
+    transpose, C^T = B^T A^T."""
     WALK(Product(a, b, step, end, M, N, K, BM, BN, BK, SWAP, LOAD_A, LOAD_B, STEP, END), walk)

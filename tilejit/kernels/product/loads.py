@@ -7,8 +7,8 @@ import tilejit.language as tl
 
 @tilejit.kernel
 def block(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Of a matrix [rows, K], or of the transpose of one [K, rows]; or of the place's of a stack of them, whose last one
-    serves all others. args: its descriptor, ROWS: whether it is [rows, K], how L2 keeps it."""
+    """Of a matrix [rows, K], or of the transpose of one [K, rows]; or of the place's of a stack, whose last one serves
+    all others. args: its descriptor, ROWS: whether it is [rows, K], how L2 keeps it."""
     desc, ROWS, eviction = args
     m = first if ROWS else k * BK
     n = k * BK if ROWS else first
@@ -22,8 +22,8 @@ def block(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
 
 @tilejit.kernel
 def pieces(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """The same of a matrix that TMA cannot read, UNIT elements at a time: what everything here but its lines is a
-    multiple of. args: it, elements from line to line, its lines, their elements, ROWS, UNIT."""
+    """Of a matrix that TMA cannot read, UNIT elements at a time: what everything here but its lines is a multiple of.
+    args: it, elements from line to line, its lines, their elements, ROWS, UNIT."""
     base, pitch, lines, length, ROWS, UNIT = args
     BYTES: tl.constexpr = UNIT * base.dtype.element_ty.primitive_bitwidth // 8
     R: tl.constexpr = SIZE if ROWS else BK

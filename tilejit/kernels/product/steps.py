@@ -7,13 +7,12 @@ import tilejit.language as tl
 #: Elements of K, and columns of B, that share a scale.
 SCALE_BLOCK = 128
 _BLOCK = tl.constexpr(SCALE_BLOCK)
-#: What `accumulate` takes for sums of floats, without the end of a ragged K.
 SUMS = tl.float32, tl.constexpr(0)
 
 
 @tilejit.kernel
 def accumulate(p, at):
-    """Sums of products that stay in flight from block to block. p.step: their dtype, TAIL: 0, or K does not divide into
+    """Of products that stay in flight from block to block. p.step: their dtype, TAIL: 0, or K does not divide into
     blocks, and what is left of it is so much, or less, filled up with zeros."""
     DTYPE, TAIL = p.step
     acc = tl.zeros((p.BM, p.BN), DTYPE)
@@ -32,13 +31,14 @@ def accumulate(p, at):
 
 @tilejit.kernel
 def promote(p, at):
-    """fp8 with scales: every block's products are multiplied by theirs, and added to an fp32 sum in registers. That is
-    the contract of DeepGEMM (github.com/deepseek-ai/DeepGEMM), and limits what the tensor cores' short sums lose.
+    """fp8 with scales: every block's products are multiplied by theirs, and added to an fp32 sum in registers, as
+    DeepGEMM does (github.com/deepseek-ai/DeepGEMM).
 
-    p.step: a descriptor of the rows' scales, transposed, in blocks [1, rows] (None: there is none), those scales (one
-    a row and block of K), how many rows they have, their strides down and across; the scales of blocks of 128 x 128 of
+    p.step: a descriptor of the rows' scales, transposed, in blocks [1, rows] (None: there is none), those scales (one a
+    row and block of K), how many rows they have, their strides down and across; the scales of blocks of 128 x 128 of
     the other operand, their strides from matrix to matrix, down and across. All are fp32. The rows are A's, or p.SWAP:
-    B's. K is not 0."""
+    B's. K is not 0.
+    """
     scale_desc, row_scales, rows, down, across, block_scales, apart, block_down, block_across = p.step
     SIZE: tl.constexpr = p.BN if p.SWAP else p.BM
     mine = at.n if p.SWAP else at.m
@@ -104,7 +104,6 @@ def at_once(source, at, inside, RUN: tl.constexpr):
 
 @tilejit.kernel
 def one_of(run, index, source, RUN: tl.constexpr):
-    """Number `index` of what `at_once` read from source."""
     x = run
     if run is not None and RUN > 1:
         bits: tl.constexpr = 64 // RUN
@@ -118,8 +117,8 @@ def widen(p, at):
     scales of groups of K; a scale for all of K multiplies the sums instead.
 
     p.step: scales and zeros (or None), their strides down and across, BITS, STEPS: blocks of K that share a number (0:
-    all), RUN: numbers that lie side by side in each 64 bits (1: they may lie anywhere). A part of K, of `at.by`, is a
-    run of blocks here."""
+    all), RUN: numbers side by side in each 64 bits (1: anywhere). A part of K, of `at.by`, is a run of blocks here.
+    """
     scales, zeros, down, across, BITS, STEPS, RUN = p.step
     rows = at.m + tl.arange(0, p.BM)
     inside = rows < p.M

@@ -8,11 +8,9 @@ from tilejit.kernels.product.kernel import Place, compute
 
 @tilejit.kernel
 def tile_at(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Row and column, in tiles, of tile number `tile` of tiles_m x tiles_n: about GROUP rows of tiles at a time, column
-    by column (grouped ordering, as in Triton's tutorial of matrix multiplication): what is computed at once shares its
-    operands in L2.
-
-    Groups are of equal height: 9 rows are one group, not 8 and 1 that shares little."""
+    """Row and column, in tiles, of number `tile` of tiles_m x tiles_n: about GROUP rows of tiles at a time, column by
+    column (grouped ordering, as in Triton's tutorial of matrix multiplication), so that what is computed at once shares
+    its operands in L2. Groups are of equal height."""
     groups = tl.maximum((tiles_m + GROUP // 2) // GROUP, 1)
     rows = tl.cdiv(tiles_m, groups)
     first = tile // (rows * tiles_n) * rows
@@ -23,7 +21,7 @@ def tile_at(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 @tilejit.kernel
 def whole(p, args):
-    """All tiles, or those of matrix after matrix. args: GROUP (of `tile_at`), how many matrices there are, or None."""
+    """Or those of matrix after matrix. args: GROUP (of `tile_at`), how many matrices there are, or None."""
     GROUP, batches = args
     tiles_m = tl.cdiv(p.M, p.BM)
     tiles_n = tl.cdiv(p.N, p.BN)
@@ -39,8 +37,9 @@ def parts(p, args):
     """One part of K of one tile, of as many as there are programs. args: PARTS, GROUP, BESIDE.
 
     Programs side by side have the same part, so that who reads the same starts at the same time. A part has every
-    PARTS'th block of K, so that what all programs read at a time is close together. BESIDE: parts of a tile are side by
-    side; so they are where parts are runs of blocks."""
+    PARTS'th block of K, so that what is read at a time is close together. BESIDE: parts of a tile are side by side; so
+    they are where parts are runs of blocks.
+    """
     PARTS, GROUP, BESIDE = args
     tiles_m = tl.cdiv(p.M, p.BM)
     tiles_n = tl.cdiv(p.N, p.BN)
@@ -53,11 +52,12 @@ def parts(p, args):
 
 @tilejit.kernel
 def stream(p, args):
-    """Stream-K (arXiv 2301.03598). args: STREAM, GROUP. All tiles together are tiles * steps blocks of K. The first
-    STREAM tiles are cut into as many equal runs of blocks as there are programs; the rest are whole tiles.
+    """Stream-K (arXiv 2301.03598). args: STREAM, GROUP. The first STREAM tiles are cut into as many equal runs of
+    blocks of K as there are programs; the rest are whole tiles.
 
-    Programs take their last tile first: a tile's early parts are thus the first thing that a program does, and whoever
-    needs them waits only for what runs at the same time. All programs must be resident."""
+    Programs take their last tile first: whoever needs a tile's early parts waits only for what runs at the same time.
+    All programs must be resident.
+    """
     STREAM, GROUP = args
     tiles_m = tl.cdiv(p.M, p.BM)
     tiles_n = tl.cdiv(p.N, p.BN)
