@@ -193,6 +193,14 @@ class Builder:
     def const(self, value: int | float | bool, type: Type) -> Value:
         return self("const", value=value, type=type)
 
+    def branch(self, condition: Value, *ways: Callable[[Builder], Iterable[Value]]) -> list[Value]:
+        """An `if`: each way writes its region and says what that gives; a second one that is left out does nothing."""
+        regions = [Block(), Block()]
+        for region, way in zip(regions, (*ways, lambda b: ())):
+            inner = Builder(region, loc=self.loc)
+            inner.op("yield", *way(inner))
+        return self.op("if", condition, regions=regions).results
+
 
 def beside(op: Op, behind: bool = False) -> Builder:
     return Builder(op.block, op.block.ops.index(op) + behind, op.loc)

@@ -281,12 +281,12 @@ class _Lowering:
         end = whole if whole.type == last.type else b("cast", whole, dtype=int64)
         start = last if last.type == end.type else b("cast", last, dtype=int64)
         reaches = b("cmp", b("add", start, b.const(size, start.type)), end, pred="gt")
-        then, other = Block(), Block()
-        inside = Builder(then, 0, op.loc)
-        self.write(inside, op, self.parts(inside, desc), whole)
-        inside.op("yield")
-        Builder(other, 0, op.loc).op("yield")
-        b.op("if", reaches, regions=[then, other])
+
+        def rest(inner: Builder) -> tuple[Value, ...]:
+            self.write(inner, op, self.parts(inner, desc), whole)
+            return ()
+
+        b.branch(reaches, rest)
         if op.loc and (line := f"{op.name} at {op.loc.short()}: rows that end within 16 bytes end through pointers") \
                 not in self.fn.attrs.setdefault("report", []):
             self.fn.say("ragged_rows", line, op.loc.short())

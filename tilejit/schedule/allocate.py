@@ -42,18 +42,13 @@ class Allocator:
     """The areas of one scheduled function, and what sharing bytes between any two of them costs."""
 
     def __init__(self, fn: Function):
-        self.fn, self.live, self.limit = fn, Liveness(fn), limit(fn)
-        self._costs: dict[tuple[Area, Area], int | None] = {}
-        self._clashes: dict[tuple[int, bool], list[set[int]]] = {}
+        self.live, self.limit = Liveness(fn), limit(fn)
+        self.fixed = sum(map(fixed_bytes, fn.body.ops))
         alone = self.live.groups == 1
-        #: all groups' together, and those of which every group has its own
-        self.shared = [a for a in self.live.areas if alone or not a.private]
-        self.private = [a for a in self.live.areas if not alone and a.private]
-
-    @property
-    def barriers(self) -> int:
-        """Bytes of the mbarriers, and of what else shares with nobody."""
-        return sum(map(fixed_bytes, self.fn.body.ops))
+        #: those of all groups together, and those of which every group has its own
+        self.areas = [[a for a in self.live.areas if private != (alone or not a.private)] for private in (False, True)]
+        self.costs = [[[cost(self.live, x, y) for y in areas[:i]] for i, x in enumerate(areas)] for areas in self.areas]
+        self._clashes: dict[tuple[int, bool], list[set[int]]] = {}
 
     def bound(self, rings: Mapping[str, int], slots: int) -> None:
         """These rings (name: how many of it there are) have got so many slots in the function, not fewer than two."""
@@ -61,21 +56,13 @@ class Allocator:
             if area.ring in rings:
                 area.slots = slots * rings[area.ring]
 
-    def cost(self, x: Area, y: Area) -> int | None:
-        """What it costs that two areas share bytes; None if they may not."""
-        if (x, y) not in self._costs:
-            self._costs[x, y] = self._costs[y, x] = cost(self.live, x, y)
-        return self._costs[x, y]
-
     def clashes(self, level: int, private: bool) -> list[set[int]]:
         """For each of the private areas, or of the others, those that it may not share bytes with for `level`."""
         if (level, private) not in self._clashes:
-            areas = self.private if private else self.shared
-            found: list[set[int]] = [set() for _ in areas]
-            for i, x in enumerate(areas):
-                for j, y in enumerate(areas[:i]):
-                    price = self.cost(x, y)
-                    if price is None or price > level:
+            found: list[set[int]] = [set() for _ in self.areas[private]]
+            for i, costs in enumerate(self.costs[private]):
+                for j, price in enumerate(costs):
+                    if price > level:
                         found[i].add(j)
                         found[j].add(i)
             self._clashes[level, private] = found
@@ -88,20 +75,20 @@ class Allocator:
         slots_of = {ring: slots * times for ring, times in (rings or {}).items()}
 
         def packed(private: bool) -> tuple[dict[Area, int], int]:
-            areas = self.private if private else self.shared
+            areas = self.areas[private]
             found = pack([Item(slots_of.get(a.ring, a.stripes if lean and a.kind == "store" else a.slots) * a.stride,
                                a.align, self.live.start(a)) for a in areas], self.clashes(level, private))
             return dict(zip(areas, found.offsets)), found.total
 
         offsets, end = packed(False)
         stride = 0
-        if self.private:
+        if self.areas[True]:
             inner, size = packed(True)
             start = -(-end // _ATOM) * _ATOM
             stride = -(-size // _ATOM) * _ATOM
             offsets.update({a: start + at for a, at in inner.items()})
             end = start + self.live.groups * stride
-        barriers = self.barriers + (reserved(self.live) if level >= WAIT else 0)
+        barriers = self.fixed + (reserved(self.live) if level >= WAIT else 0)
         barriers += sum(16 * (slots_of[ring] - n) for ring, n in self.live.rings().items() if ring in slots_of)
         return Placement(offsets, -(-end // 8) * 8 + barriers if barriers else end, stride)
 

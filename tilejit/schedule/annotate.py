@@ -20,7 +20,7 @@ from tilejit.ir.target import target_of
 from tilejit.schedule.loads import kind_of, reads_slot
 from tilejit.schedule.pieces import from_registers
 from tilejit.schedule.products_ahead import find_products_ahead, may_issue_ahead
-from tilejit.schedule.registers import Shares, register_split, room
+from tilejit.schedule.registers import register_split, room
 from tilejit.schedule.rotate import copy_function, steady_state
 from tilejit.schedule.stages import mark, places_problem, read, unmark
 from tilejit.schedule.stores import is_store
@@ -37,16 +37,16 @@ def annotate(fn: Function) -> Function:
     report."""
     overlaps, groups = fn.attrs.get("products_ahead") is not False, fn.attrs["num_warps"] // 4
     ping_pong = bool(fn.attrs.get("ping_pong")) and groups > 1
-    dependent = (overlaps or ping_pong) and any(_times(op) for op in listed(fn.body) if op.name == "for")
-    if not dependent and not may_issue_ahead(fn):
+    loops = [op for op in listed(fn.body) if op.name == "for" and (overlaps or ping_pong)]
+    if not any(map(_times, loops)) and not may_issue_ahead(fn):
         return fn
     new = copy_function(fn)
     rings: dict[str, tuple] = {}
-    found = [(loop, times) for loop in listed(new.body) if loop.name == "for" and dependent
+    found = [(loop, times) for loop in listed(new.body) if loop.name == "for" and loops
              for times in [_times(loop)] if times is not None]
-    ahead, shares = find_products_ahead(new)
+    ahead, registers = find_products_ahead(new)
     for loop, first in ahead.items():
-        _ahead(new, loop, first, shares, rings)
+        _ahead(new, loop, first, registers, rings)
     for loop, times in found:
         if overlaps:
             _overlap(new, loop, times, rings)
@@ -58,14 +58,14 @@ def annotate(fn: Function) -> Function:
     return new if found or ahead or len(new.attrs["report"]) > len(fn.attrs["report"]) else fn
 
 
-def _ahead(new: Function, loop: Op, first: set[Op], shares: Shares, rings: dict[str, tuple]) -> None:
-    """Mark a loop whose product is issued ahead, with all of `first`; not where registers do not suffice for two sets
-    of results, unless the author asks for it (`products_ahead`)."""
+def _ahead(new: Function, loop: Op, first: set[Op], registers: int, rings: dict[str, tuple]) -> None:
+    """Mark a loop whose product is issued ahead, with all of `first`; unless the author asks for it
+    (`products_ahead`), only where a thread's registers suffice for two sets of results."""
     body = loop.regions[0].ops[:-1]
     early = _of_loads_before(loop, first)
     mark(loop, {op: (0, 0) if op in first else (1, -1 if op in early else 1) for op in body}, rings)
     loop.attrs["pairs"] = True
-    if new.attrs.get("products_ahead") is None and peak(steady_state(loop)) > room(shares.computing, "loop"):
+    if new.attrs.get("products_ahead") is None and peak(steady_state(loop)) > room(registers, "loop"):
         unmark(loop)
         del loop.attrs["pairs"]
         return
@@ -84,7 +84,7 @@ def _of_loads_before(loop: Op, first: set[Op]) -> set[Op]:
     found: set[Op] = set()
     for op in body.ops[:-1]:
         inside = [v for v in op.operands if v.home is body]
-        if op not in first and inside and not op.regions and not op.define.effects and \
+        if op not in first and inside and op.define.pure and not op.regions and \
                 all(v in loaded or v.op in found for v in inside):
             found.add(op)
     return found
@@ -95,7 +95,8 @@ def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: d
     problem = _problem(new, loop)
     if not problem:
         mark(loop, times, rings)
-        need, share = peak(steady_state(loop)), _share(new)
+        need, share = peak(steady_state(loop)), register_split(new, new.attrs["num_warps"]).computing
+        share = min(share, new.attrs.get("maxnreg") or share)
         if need <= room(share, "loop") or new.attrs.get("products_ahead"):
             first, second = (", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
                              for s in (0, 1))
@@ -107,12 +108,6 @@ def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: d
         unmark(loop)
     new.say("no_overlap", f"loop at {loop.place}: products and what is between them do not overlap: {problem}",
             loop.place)
-
-
-def _share(fn: Function) -> int:
-    """Registers of a consumer's thread."""
-    share = register_split(fn, fn.attrs["num_warps"]).computing
-    return min(share, fn.attrs.get("maxnreg") or share)
 
 
 def _dots(loop: Op) -> list[Op]:
@@ -190,15 +185,12 @@ def _problem(fn: Function, loop: Op) -> str:
         if reads_slot(dot, 1) is None:
             return f"the second operand of {dot.result.name or 'a product'} goes through shared memory"
     for op in body.ops[:-1]:
-        if op.define.regions != "fold" and (op.regions or op.define.effects - {"read"}) and not _only_stores(op, body):
+        to = argument_of(op.operands[0]) if is_store(op) else None
+        alone = to is not None and not any(              # TMA stores to what nothing else there touches may move
+            argument_of(x.operands[0]) in (None, to) for x in listed(body)
+            if x.define.effects & {"read", "write"} and x is not op and x.operands)
+        if op.define.regions != "fold" and (op.regions or op.define.effects - {"read"}) and not alone:
             return f"{op.name} ({op.place}) may have to wait for others"
         if kind_of(op) not in ("", "tensor"):
             return "the threads that compute also copy"
     return places_problem(body)
-
-
-def _only_stores(op: Op, body: Block) -> bool:
-    """Whether an op stores through TMA, to what nothing else in the loop reads or writes: it may change places."""
-    to = argument_of(op.operands[0]) if is_store(op) else None
-    return to is not None and not any(argument_of(x.operands[0]) in (None, to) for x in listed(body)
-                                      if x.define.effects & {"read", "write"} and x is not op and x.operands)

@@ -12,7 +12,7 @@ waits for products behind. Products whose accumulators are only passed on stay i
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, inside, listed, loop_around, needed, replace, uses
+from tilejit.ir import Block, Builder, Function, Op, inside, listed, loop_around, needed, replace, uses
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Buffer, Tile
 from tilejit.layout.named import default_blocked
@@ -20,7 +20,7 @@ from tilejit.schedule.buffers import alloc, barriers
 from tilejit.schedule.context import Context
 from tilejit.schedule.flying import hold, stays_in_flight, wait_behind
 from tilejit.schedule.fragments import write_fragments
-from tilejit.schedule.loads import check_descriptor, in_place, kind_of, readers, reads_slot
+from tilejit.schedule.loads import check_descriptor, in_place, kind_of, reads_slot
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.products import chain_of, write_dot, write_reuse
 
@@ -33,7 +33,10 @@ def asyncify(fn: Function) -> Function:
     c = Context(fn, uses(fn.body), Builder(fn.body, 0, fn.loc))
     for op in listed(fn.body):
         if op.name == "dot":
-            _find_product(op, c)
+            if "unit" not in op.attrs:
+                c.multiplied.update(reads_slot(op, i) for i in (0, 1))
+            if op.attrs.pop("pieces", 0) and (pieces := find_pieces(op, c.uses)) is not None:
+                c.pieces[op] = pieces
         elif op.name == "for" and op.attrs.pop("in_flight", False):
             c.chains[op] = chain_of(op)
         elif "index" in op.attrs and "again" not in op.attrs:
@@ -55,24 +58,13 @@ def asyncify(fn: Function) -> Function:
     return fn
 
 
-def _find_product(dot: Op, c: Context) -> None:
-    """How its first operand is made, and whose slots wgmma reads."""
-    if "unit" not in dot.attrs:
-        c.multiplied.update(reads_slot(dot, i) for i in (0, 1))
-    pieces = find_pieces(dot, c.uses) if dot.attrs.pop("pieces", 0) else None
-    if pieces is not None:
-        c.pieces[dot] = pieces
-
-
 def _find_ticket(load: Op, c: Context) -> None:
     """The loads of a ring that follow one another in a block, by their indices, are one ticket's."""
-    ring = load.attrs["channel"]
-    c.tickets[load] = [load] if not load.attrs["index"] else next(
+    ring, loop = load.attrs["channel"], loop_around(load)
+    c.tickets[load] = [] if not load.attrs["index"] else next(
         loads for loads in reversed(c.tickets.values())
         if loads[0].attrs["channel"] == ring and loads[0].parent is load.parent)
-    if load.attrs["index"]:
-        c.tickets[load].append(load)
-    loop = loop_around(load)
+    c.tickets[load].append(load)
     if loop is not None and loop.attrs.get("pairs"):
         c.peeked.add(ring)
 
@@ -139,8 +131,8 @@ def _load(op: Op, b: Builder, c: Context) -> None:
     if op is loads[0 if ahead else -1]:
         _fill(loads, b, c)
     for load in [op] if ahead else loads if op is loads[-1] else []:
-        if load not in c.piecewise and not readers(load.result, c.uses)[1]:
-            _to_registers(load, _results(load, c), b, c)
+        if load not in c.piecewise and not in_place(load.result, c.uses):
+            _to_registers(load, b, c)
 
 
 def _fill(loads: list[Op], b: Builder, c: Context) -> None:
@@ -168,7 +160,7 @@ def _start_together(fn: Function, fills: list[Op]) -> None:
     ops = fn.body.ops
     rings = [op.attrs["ring"] for op in listed(fn.body) if op.name == "fill"]
     fills = [op for op in fills if rings.count(op.attrs["ring"]) == 1 and not {"ahead", "role"} & op.attrs.keys()]
-    room = target_of(fn).shared_bytes // 4 - sum(_bytes(op) for op in fills[:1])
+    room = target_of(fn).shared_bytes // 4 - sum(map(_bytes, fills[:1]))
     for before, fill in zip(fills, fills[1:]):
         at, end = ops.index(before) + 1, ops.index(fill)
         room -= _bytes(fill)
@@ -183,7 +175,7 @@ def _start_together(fn: Function, fills: list[Op]) -> None:
 
 def _bytes(fill: Op) -> int:
     """Bytes of a ring's slots."""
-    return sum(v.type.slots * v.type.slot_stride for v in fill.operands if isinstance(v.type, Buffer))
+    return sum(v.buffer.slots * v.buffer.slot_stride for v in fill.operands)
 
 
 def _await_late(fill: Op) -> None:
@@ -204,23 +196,17 @@ def _await_late(fill: Op) -> None:
         block.ops[at:first] = between + moved
 
 
-def _results(load: Op, c: Context) -> list[Value]:
-    """The tiles that a load is read into registers as: conversions of it next to it are reads of their own."""
+def _to_registers(load: Op, b: Builder, c: Context) -> None:
+    """Read a slot in the layouts that are asked for: conversions next to the load are reads of their own."""
+    limit = load.operands[1:] if load.name == "row_load" else []
     users = [u for u, i in c.uses.get(load.result, ())
              if not (u.name == "dot" and i < 2 and reads_slot(u, i))
              and not (u.name in ("trans", "convert") and in_place(u.result, c.uses))]
-    return list(dict.fromkeys(u.result if u.name == "convert" and u.parent is load.parent else load.result
-                              for u in users))
-
-
-def _to_registers(load: Op, results: list[Value], b: Builder, c: Context) -> None:
-    """Read a slot in the layouts that are asked for."""
-    limit = load.operands[1:] if load.name == "row_load" else []
-    for result in results:
+    for result in dict.fromkeys(u.result if u.name == "convert" and u.parent is load.parent else load.result
+                                for u in users):
         t = result.tile
         if t.layout is None:
             t = t.with_layout(default_blocked(t.shape, c.fn.attrs["num_warps"]))
         fill = {"fill": load.attrs["fill"]} if limit and "fill" in load.attrs else {}
-        value = b("local_load", c.views[load], *limit, type=t, **fill)
-        value.name = load.result.name
-        c.renamed[result] = value
+        c.renamed[result] = b("local_load", c.views[load], *limit, type=t, **fill)
+        c.renamed[result].name = load.result.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tilejit.ir import Block, Builder, Function, Op, Value
+from tilejit.ir import Builder, Function, Op, Value
 from tilejit.schedule.loads import Uses
 from tilejit.schedule.pieces import Pieces
 
@@ -29,9 +29,8 @@ class Context:
     issued: dict[Op, Value] = field(default_factory=dict)          # product that stays in flight -> its sums
     flying: dict[Op, Value | None] = field(default_factory=dict)   # product that a loop carries -> what it carries
     through: dict[Op, list[Value]] = field(default_factory=dict)   # product -> buffers that its operands go through
-    staged: dict[tuple[Value, int], tuple[Block, Value]] = field(default_factory=dict)     # operand -> where, view
+    staged: dict[tuple, Value] = field(default_factory=dict)       # tile, block where it is written, how -> the view
     fragments: dict[Value, Value] = field(default_factory=dict)    # operand of mma.sync -> the buffer it is read from
-    kept: dict[tuple, Value] = field(default_factory=dict)         # tile, block, K's dimension -> the buffer it is in
 
     @cached_property
     def piecewise(self) -> set[Op]:

@@ -14,8 +14,7 @@ room for it.
 from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value, blocks, listed
-from tilejit.ir.registers import peak
-from tilejit.ir.registers import size as registers_of
+from tilejit.ir.registers import peak, size
 from tilejit.ir.scratch import of_convert
 from tilejit.ir.types import DType, Ptr, Tile, elem_of
 from tilejit.schedule.context import Context
@@ -27,11 +26,14 @@ from tilejit.schedule.registers import MOST, room
 def fragment_reads(fn: Function, table: Uses) -> set[Op]:
     """The conversions whose results products read from shared memory, fragment by fragment: the largest ones where a
     block's tiles take more registers than there are."""
-    able = sorted((op for op in listed(fn.body) if op.name == "convert" and _able(op, table)),
-                  key=lambda op: -registers_of(op.result))
-    found: set[Op] = set()
-    free = _without_registers(fn, table) if able else set()
-    for block in blocks(fn.body) if able else ():
+    ops, found = listed(fn.body), set[Op]()
+    able = sorted((op for op in ops if op.name == "convert" and _able(op, table)), key=lambda op: -size(op.result))
+    if not able:
+        return found
+    # Tiles that are read from the slots of rings take no registers, and pointers few: bases and offsets.
+    free = {v for op in ops for v in op.results
+            if isinstance(v.type, Tile) and (isinstance(v.type.elem, Ptr) or in_place(v, table))}
+    for block in blocks(fn.body):
         for op in (op for op in able if any(user.parent is block for user, _ in _products(op.result, table))):
             if peak(block, free) <= room(MOST, "loop"):
                 break
@@ -65,12 +67,6 @@ def _products(v: Value, table: Uses) -> list[tuple[Op, int]]:
     return found
 
 
-def _without_registers(fn: Function, table: Uses) -> set[Value]:
-    """Tiles that products read from the slots of rings, and pointers, which are few bases and many offsets."""
-    return {v for op in listed(fn.body) for v in op.results
-            if isinstance(v.type, Tile) and (isinstance(v.type.elem, Ptr) or in_place(v, table))}
-
-
 def write_fragments(op: Op, b: Builder, c: Context) -> None:
     """Write what a conversion would write to scratch to a buffer of its own, for its products; other conversions of the
     same tile find it. A transpose is another view of it."""
@@ -80,10 +76,9 @@ def write_fragments(op: Op, b: Builder, c: Context) -> None:
         return
     k = min(k for _, k in _products(op.result, c.uses))
     key = source, b.block, k if elem_of(source.type).bits != 16 else -1
-    if key not in c.kept:
+    if key not in c.staged:
         name = source.name or "operand"
-        view = c.kept[key] = written(c.now(source), 1 - k, name, b, c, fence=False)
-        size = view.buffer.slot_bytes
-        c.fn.say("operand_kept", f"{name} at {op.place} stays in shared memory, {size} bytes: mma.sync reads "
-                 "fragments of it", name)
-    c.fragments[op.result] = c.kept[key]
+        view = c.staged[key] = written(c.now(source), 1 - k, name, b, c, fence=False)
+        c.fn.say("operand_kept", f"{name} at {op.place} stays in shared memory, {view.buffer.slot_bytes} bytes: "
+                 "mma.sync reads fragments of it", name)
+    c.fragments[op.result] = c.staged[key]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tilejit.ir import OPS, Block, Function, Op, Value, enclosing, inside, listed, uses
+from tilejit.ir import OPS, Block, Function, Op, Value, enclosing, inside, listed, loop_around, uses
 from tilejit.ir.flight import rings
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Buffer
@@ -73,8 +73,6 @@ class Liveness:
         self.areas = list(self._buffers())
         self.areas += self._scratch({op for area in self.areas for ops in area.accesses for op in ops})
         self.hints = [op for op in self.order[0] if op.name == "reuse"]
-        self._chains: dict[tuple[Block, int], list[Block]] = {}
-        self._steps: dict[tuple[Area, Area], list[Step] | None] = {}
 
     def _buffers(self) -> Iterable[Area]:
         barriers = barriers_of(self.fn)
@@ -92,8 +90,11 @@ class Liveness:
             if kind == "ring":
                 ends = [barriers[name] for end in ("full", "empty") if (name := f"{ring}.{end}") in barriers]
                 touching += [user for b in ends for user, _ in self.uses.get(b, ())]
-            elif kind == "operand":
-                touching += self._retired(touching)
+            elif kind == "operand":      # products have read it where they are waited for: around a loop without a wait
+                for dot in [x for x in touching if x.name == "dot_async"]:
+                    waits = [user for user, _ in self.uses.get(dot.result, ()) if user.name == "dot_wait"]
+                    around = [x for x in enclosing(dot) if x.name != "roles"]
+                    touching += waits or around[-1:] or [dot.block.ops[-1]]
             if others:                   # other CTAs write there, whenever they are ready
                 touching = []
             accesses = [sorted({x for x in touching if x in order}, key=order.__getitem__) for order in self.order]
@@ -114,14 +115,6 @@ class Liveness:
             if op.results and isinstance(op.results[0].type, Buffer):      # a view
                 found += self._touching(op.result)
         return found
-
-    def _retired(self, touching: list[Op]) -> list[Op]:
-        """Where products have read their operands: the waits; the whole loop around one that has no wait of its own."""
-        ends = []
-        for dot in (x for x in touching if x.name == "dot_async"):
-            waits = [user for user, _ in self.uses.get(dot.result, ()) if user.name == "dot_wait"]
-            ends += waits or [x for x in enclosing(dot) if x.name != "roles"][-1:] or [dot.parent.ops[-1]]  # type: ignore
-        return ends
 
     def _scratch(self, others: set[Op]) -> list[Area]:
         """One area for all uses between which no other area is touched; all of a role that only loads."""
@@ -159,13 +152,14 @@ class Liveness:
                 or op.name == "tma_store" and op.attrs["stripes"] == 1 and "now" not in op.attrs)
 
     # -- positions --------------------------------------------------------------------------------
-    def chain(self, op: Op, role: int) -> list[Block]:
-        """The blocks around an op, from the role's own to the op's."""
-        block = op.block
-        if (block, role) not in self._chains:
-            owner = None if block is self.frames[role] else block.parent
-            self._chains[block, role] = [*(self.chain(owner, role) if owner is not None else ()), block]
-        return self._chains[block, role]
+    def chains(self, areas: Iterable[Area], role: int) -> list[list[Block]]:
+        """The blocks in which areas are touched, each with those around it, from the role's own on."""
+        found = []
+        for block in dict.fromkeys(op.block for area in areas for op in area.accesses[role]):
+            found.append([block])
+            while (first := found[-1][0]) is not self.frames[role] and first.parent is not None:
+                found[-1].insert(0, first.parent.block)
+        return found
 
     def span(self, area: Area, role: int, block: Block) -> tuple[int, int]:
         """The first and the last op of a block that touch an area, or contain such ops."""
@@ -183,17 +177,11 @@ class Liveness:
 
     def steps(self, x: Area, y: Area) -> list[Step] | None:
         """How bytes may go from one of two areas to the other and, in a loop, back again; None if they may not."""
-        key = (x, y)
-        if key not in self._steps:
-            self._steps[key] = self._steps[y, x] = self._find_steps(x, y)
-        return self._steps[key]
-
-    def _find_steps(self, x: Area, y: Area) -> list[Step] | None:
         if x.kind == y.kind == "scratch" and bool(x.accesses[0]) == bool(y.accesses[0]):
             return []                    # every use of scratch begins with a barrier
         if not x.accesses[0] or not y.accesses[0] or self.groups > 1 and not (x.private and y.private):
             return None
-        chains = [self.chain(op, 0) for area in (x, y) for op in area.accesses[0]]
+        chains = self.chains((x, y), 0)
         depth = next((d for d, level in enumerate(zip(*chains)) if len(set(map(id, level))) > 1),
                      min(map(len, chains))) - 1
         block = chains[0][depth]
@@ -224,31 +212,23 @@ class Liveness:
 
     def _step(self, first: Area, then: Area, block: Block, wraps: bool, there: Block | None, loops: int) -> Step:
         across = there is not None and bool(then.accesses[1])
+        between = set(block.ops[self.span(first, 0, block)[1] + 1:self.span(then, 0, block)[0]])
         hint = next((h for h in self.hints if first.alloc is not None and first.alloc.result in h.operands
-                     and (wraps or self._between(h, first, then, block))), None)
+                     and (wraps or inside(block, h) in between)), None)
         return Step(first, then, block, wraps, across, there if across else None, loops, hint)
-
-    def _between(self, hint: Op, first: Area, then: Area, block: Block) -> bool:
-        at = inside(block, hint)
-        return at is not None and self.span(first, 0, block)[1] < block.ops.index(at) < self.span(then, 0, block)[0]
 
     def _in_loops_of_its_own(self, area: Area, block: Block) -> bool:
         """A ring that is filled ahead is in use throughout the innermost loop around its uses."""
-        return area.kind != "ring" or not area.ahead or all(
-            any(b.parent is not None and "loop" in b.parent.define.traits
-                for b in self.chain(op, 0)[self.chain(op, 0).index(block) + 1:])
-            for op in area.accesses[0] if op.name == "view")
+        loops = [loop_around(op) for op in area.accesses[0] if op.name == "view"]
+        return area.kind != "ring" or not area.ahead or all(loop and inside(block, loop) for loop in loops)
 
     def _mirror(self, ring: Area, depth: int, around: list[str]) -> Block | None:
         """The block of the loading role that stands for a block of the computing one, both at `depth`."""
-        found = None
-        for op in ring.accesses[1]:
-            chain = self.chain(op, 1)
-            if len(chain) <= depth or [b.parent.name for b in chain[1:depth + 1] if b.parent is not None] != around \
-                    or found not in (None, chain[depth]):
-                return None
-            found = chain[depth]
-        return found
+        found = self.chains([ring], 1)
+        if any([b.parent.name for b in chain[1:depth + 1] if b.parent is not None] != around for chain in found):
+            return None
+        same = {chain[depth] for chain in found}
+        return same.pop() if len(same) == 1 else None
 
     def where(self, area: Area) -> str:
         """The live range in words: the outermost loop that it is used in, else its first and last line."""

@@ -45,30 +45,24 @@ def _meet(block: Block, fence: bool) -> None:
     if last == "role_sync":
         del ops[at - 2 if fence and ops[at - 2].name == "fence_async" else at - 1:at]
         return
-    b = Builder(block, at if last == "load" and not _in_flight(block) else len(ops), ops[-1].loc)
-    b.op("role_sync")
-
-
-def _in_flight(block: Block) -> bool:
-    """Whether there may be products of a block that nobody has waited for yet."""
-    return any(isinstance(v.type, Pending) for v in block.args) or any(op.name == "dot_async" for op in block.ops)
+    in_flight = any(isinstance(v.type, Pending) for v in block.args) or any(op.name == "dot_async" for op in ops)
+    Builder(block, at if last == "load" and not in_flight else len(ops), ops[-1].loc).op("role_sync")
 
 
 def operand(dot: Op, index: int, value: Value, b: Builder, c: Context) -> Value:
     """The view of an operand of wgmma; where it may be kept, it is written before the loops that do not change it."""
     block = _before_loops(value, b.block) if c.fn.attrs.get("keep_operands", True) else b.block
-    where, view = c.staged.get((value, index), (None, None))
-    if view is None or where is not block:
+    key = value, block, "ab"[index]
+    if key not in c.staged:
         name = f"{dot.result.name or 'dot'}_{'ab'[index]}"
-        view = written(value, index, name, Builder(block, loc=b.loc) if block is not b.block else b, c)
-        c.staged[value, index] = block, view
-        size = view.buffer.slot_bytes
+        c.staged[key] = written(value, index, name, Builder(block, loc=b.loc) if block is not b.block else b, c)
+        size = c.staged[key].buffer.slot_bytes
         c.fn.say("operand", f"dot operand {'ab'[index]} at {dot.place} goes through registers into {size} bytes",
                  dot.place, operand=index, bytes=size)
         if block is not b.block:
             c.fn.say("operand_kept", f"{name} at {dot.place} is written once, before the loop", name)
-    c.through.setdefault(dot, []).append(view.maker.operands[0])
-    return view
+    c.through.setdefault(dot, []).append(c.staged[key].maker.operands[0])
+    return c.staged[key]
 
 
 def _before_loops(v: Value, block: Block) -> Block:

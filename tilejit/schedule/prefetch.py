@@ -12,7 +12,7 @@ need is computed ahead with them, and carried from iteration to iteration.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_op, const_of, inside, listed, reached, uses
+from tilejit.ir import Builder, Function, Op, Value, clone_op, const_of, inside, listed, reached, uses
 from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Buffer, Pending
 
@@ -72,13 +72,13 @@ def _fill(fill: Op, found: Ahead, loop: Op, iv: Value, carried: list[Value], b: 
     hi, body = loop.operands[1], loop.regions[0]
     within = b("cmp", iv, hi, pred="gt" if (const_of(loop.operands[2]) or 0) < 0 else "lt")
     env = {body.args[0]: iv, **{e.args[0]: now for e, now in zip(found.carried, carried)}}
-    region, nothing = Block(), Block()
-    inner = Builder(region, loc=fill.loc)
-    for op in (*found.ops, fill):
-        inner.insert(clone_op(op, env))
-    inner.op("yield")
-    Builder(nothing, loc=loop.loc).op("yield")
-    b.op("if", within, regions=[region, nothing])
+
+    def copies(inner: Builder) -> tuple[Value, ...]:
+        for op in (*found.ops, fill):
+            inner.insert(clone_op(op, env))
+        return ()
+
+    b.branch(within, copies)
     for op in found.steps:
         b.insert(clone_op(op, env))
     return [env.get(v, v) for e in found.carried for v in e.ends[:1]]

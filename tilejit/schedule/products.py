@@ -82,8 +82,7 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
         result.name, result.type = op.result.name, op.result.type
         c.renamed[op.result] = result
         return
-    loop = op.parent.parent if op.parent else None
-    chain = c.chains.get(loop, {}) if loop is not None else {}
+    chain = c.chains.get(op.block.parent, {}) if op.block.parent is not None else {}
     acc = op.operands[2] if op in chain else _sums(op, extra, b, c)
     if op in c.pieces:
         _write_pieces(op, acc, op in chain, extra, b, c)
@@ -99,8 +98,10 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
     c.issued[op] = result
     if op not in chain:
         c.renamed[op.result] = result
-    elif op is list(chain)[-1]:
-        _fence(list(chain), b, c)
+    elif op is [*chain][-1]:                 # where the products of the trip before are waited for
+        fenced = b.op("dot_fence", *(c.issued[dot] for dot in chain)).results
+        for dot, value in zip(chain, fenced):
+            c.renamed[dot.result], value.name = value, dot.result.name
 
 
 def _sums(op: Op, extra: dict, b: Builder, c: Context) -> Value:
@@ -119,14 +120,6 @@ def _wait(dot: Op, product: Value, b: Builder, c: Context) -> None:
     tile = b.op("dot_wait", product).result
     tile.name = dot.result.name
     c.renamed[dot.result] = tile
-
-
-def _fence(dots: list[Op], b: Builder, c: Context) -> None:
-    """Where the products of a loop's trip before are waited for."""
-    fenced = b.op("dot_fence", *(c.issued[dot] for dot in dots)).results
-    for dot, value in zip(dots, fenced):
-        value.name = dot.result.name
-        c.renamed[dot.result] = value
 
 
 def _write_pieces(op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder, c: Context) -> None:

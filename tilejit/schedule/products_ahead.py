@@ -35,20 +35,20 @@ def may_issue_ahead(fn: Function) -> list[Op]:
         and (asked or not _problem(op))]
 
 
-def find_products_ahead(fn: Function) -> tuple[dict[Op, set[Op]], Shares]:
-    """The loops whose products may be issued ahead, with what that takes: stage 0. Registers as they are shared then.
+def find_products_ahead(fn: Function) -> tuple[dict[Op, set[Op]], int]:
+    """The loops whose products may be issued ahead, with what that takes: stage 0; registers of a thread that computes.
 
     Loads get the names that `decide` gives. `products_ahead=True`: the report gets a line for each loop that cannot
     be."""
+    found: dict[Op, set[Op]] = {}
     loops = may_issue_ahead(fn)
     if not loops:
-        return {}, Shares(MOST, 0, 0)
+        return found, MOST
     planned = decide(copy_function(fn))
     twins = dict(zip(listed(fn.body), listed(planned.body)))
     for op, twin in twins.items():
         if kind_of(op):
             op.result.name = twin.result.name
-    found = {}
     for loop in loops:
         if {"in_flight", "dealt"} & set(twins[loop].attrs):
             continue
@@ -57,7 +57,7 @@ def find_products_ahead(fn: Function) -> tuple[dict[Op, set[Op]], Shares]:
             found[loop] = _first(loop)
         elif fn.attrs.get("products_ahead"):
             fn.say("no_products_ahead", f"loop at {loop.place}: products are not issued ahead: {problem}", loop.place)
-    return found, Shares(*planned.attrs["registers"]) if found else Shares(MOST, 0, 0)
+    return found, Shares(*planned.attrs["registers"]).computing if found else MOST
 
 
 def _dots(loop: Op) -> list[Op]:

@@ -20,6 +20,8 @@ written, so every role is a slice of the rotated loop; the evaluator runs it (mo
 """
 from __future__ import annotations
 
+from functools import partial, reduce
+
 from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, const_of, listed, replace
 from tilejit.schedule.loads import top_of
 from tilejit.schedule.stages import TIMES, Staged, is_staged
@@ -37,7 +39,7 @@ def copy_function(fn: Function) -> Function:
 def steady_state(loop: Op) -> Block:
     """The body that a staged loop gets; the loop stays as it is."""
     part, block = Staged(loop), Block()
-    carried = [v for _, v in part.early] + part.kept + part.queued         # values of the types that are carried
+    carried = [*part.early, *part.kept, *part.queued]          # values of the types that are carried
     _steady(part, loop.operands[:3], carried, Builder(block), 2 if loop.attrs.get("pairs") else 1)
     return block.ops[0].regions[0]
 
@@ -59,13 +61,6 @@ def rotate(fn: Function) -> Function:
     return fn
 
 
-def _clone(op: Op, env: dict[Value, Value], b: Builder) -> Op:
-    new = b.insert(clone_op(op, env))
-    for key in TIMES:
-        new.attrs.pop(key, None)
-    return new
-
-
 def _run(part: Staged, stages: tuple[int, ...], envs: dict[int, dict[Value, Value]], b: Builder) -> None:
     """Ops of these stages in order, each in the environment of its iteration."""
     loaded = set()
@@ -73,7 +68,9 @@ def _run(part: Staged, stages: tuple[int, ...], envs: dict[int, dict[Value, Valu
         stage = part.times[op].stage
         if stage not in stages:
             continue
-        new = _clone(op, envs[stage], b)
+        new = b.insert(clone_op(op, envs[stage]))
+        for key in TIMES:
+            new.attrs.pop(key, None)
         if "again" in op.attrs:
             new.attrs["again"] = int(op.attrs["ring"] in loaded)
         elif stage == 0 and "ring" in op.attrs:
@@ -86,23 +83,27 @@ def _first(part: Staged, inits: list[Value], b: Builder) -> list[Value]:
     """Stage 0 of the first iteration; what the steady state begins with."""
     env = {part.body.args[0]: part.loop.operands[0], **dict(zip(part.args, inits))}
     _run(part, (0,), {0: env}, b)
-    return [env.get(v, v) for _, v in part.early] + [env[arg] for arg in part.kept] + [env[v] for v in part.queued]
+    return [env.get(v, v) for v in part.early.values()] + [env[v] for v in (*part.kept, *part.queued)]
+
+
+def _carried(part: Staged, values: list[Value]) -> tuple[dict[Value, Value], dict[Value, Value]]:
+    """What is carried from trip to trip, for stage 0 and for stage 1."""
+    return dict(zip(part.early, values)), dict(zip((*part.kept, *part.queued), values[len(part.early):]))
 
 
 def _trip(part: Staged, index: Value, carried: list[Value], b: Builder) -> list[Value]:
     """Stage 0 of an iteration with stage 1 of the one before; what is carried on."""
-    news, kept, queue = _split(carried, len(part.early), len(part.kept))
-    now: dict[Value, Value] = {part.body.args[0]: index, **{arg: v for (arg, _), v in zip(part.early, news)}}
-    before: dict[Value, Value] = {**dict(zip(part.kept, kept)), **dict(zip(part.queued, queue))}
+    now, before = _carried(part, carried)
+    now[part.body.args[0]] = index
     _run(part, (0, 1), {0: now, 1: before}, b)
-    return [*(now.get(v, v) for _, v in part.early), *(before[part.late[arg]] for arg in part.kept),
+    return [*(now.get(v, v) for v in part.early.values()), *(before[part.late[arg]] for arg in part.kept),
             *(now[v] for v in part.queued)]
 
 
 def _steady(part: Staged, bounds: list[Value], carried: list[Value], b: Builder, trips: int = 1) -> list[Value]:
     """A loop of so many trips at a time; what it gives."""
     index = part.body.args[0]
-    names = [arg.name for arg, _ in part.early] + [arg.name for arg in part.kept] + [v.name for v in part.queued]
+    names = [v.name for v in (*part.early, *part.kept, *part.queued)]
     region = Block([index.type, *(v.type for v in carried)], [index.name, *names])
     inner = Builder(region, loc=part.loop.loc)
     at, args = region.args[0], region.args[1:]
@@ -128,22 +129,14 @@ def _in_pairs(part: Staged, carried: list[Value], b: Builder) -> list[Value]:
     some = b("add", b("sub", last, first), b.const(2 * size - 1, step.type))
     pairs = b("maximum", b("idiv", some, two), b.const(0, step.type))
     at = b("add", first, b("mul", pairs, two))
-    ends = []
-    for one_more in (True, False):
-        end = Block()
-        inner = Builder(end, loc=part.loop.loc)
-        rest = _trip(part, at, carried, inner) if one_more else carried
-        inner.op("yield", *_last(part, rest, inner))
-        ends.append(end)
-    return b.op("if", b("cmp", at, hi, pred="lt"), regions=ends).results
+    return b.branch(b("cmp", at, hi, pred="lt"), lambda to: _last(part, _trip(part, at, carried, to), to),
+                    lambda to: _last(part, carried, to))
 
 
 def _last(part: Staged, carried: list[Value], b: Builder) -> list[Value]:
     """Stage 1 of the last iteration; what the loop gives."""
-    news, kept, queue = _split(carried, len(part.early), len(part.kept))
-    env: dict[Value, Value] = {**dict(zip(part.kept, kept)), **dict(zip(part.queued, queue))}
+    found, env = _carried(part, carried)
     _run(part, (1,), {1: env}, b)
-    found = {arg: v for (arg, _), v in zip(part.early, news)}
     return [found[arg] if arg in found else env[part.late[arg]] for arg in part.args]
 
 
@@ -156,28 +149,17 @@ def _expand(parts: list[Staged]) -> None:
     assert block is not None
     at = block.ops.index(loops[-1]) + 1
     b = Builder(block, at, loops[0].loc)
-    runs = [None if _runs(*loop.operands[:3]) else b("cmp", *loop.operands[:2], pred="gt" if part.down else "lt")
-            for loop, part in zip(loops, parts)]
-    some = None if None in runs else _any([v for v in runs if v is not None], b)
-    if some is None:
+    runs = [_runs(loop, b) for loop in loops]
+    some = [v for v in runs if v is not None]
+    if len(some) < len(runs):
         results = _pipeline(parts, runs, b)
     else:
-        work, skip = Block(), Block()
-        inner = Builder(work, loc=loops[0].loc)
-        inner.op("yield", *_pipeline(parts, runs, inner))
-        Builder(skip, loc=loops[0].loc).op("yield", *loops[0].operands[3:])
-        results = b.op("if", some, regions=[work, skip]).results
+        results = b.branch(reduce(partial(b, "or"), some), lambda to: _pipeline(parts, runs, to),
+                           lambda to: loops[0].operands[3:])
     for old, new in zip(loops[-1].results, results):
         new.name = new.name or old.name
     block.ops = [op for op in block.ops if op not in loops]
     replace(top_of(block.ops[0]), dict(zip(loops[-1].results, results)))
-
-
-def _any(conditions: list[Value], b: Builder) -> Value:
-    found = conditions[0]
-    for v in conditions[1:]:
-        found = b("or", found, v)
-    return found
 
 
 def _pipeline(parts: list[Staged], runs: list[Value | None], b: Builder) -> list[Value]:
@@ -189,11 +171,7 @@ def _pipeline(parts: list[Staged], runs: list[Value | None], b: Builder) -> list
         condition = runs[j]
         if condition is None or j == len(parts) - 1:
             return _first(parts[j], inits, b)
-        here, on = Block(), Block()
-        for block, made in ((here, lambda at: _first(parts[j], inits, at)), (on, lambda at: first(j + 1, at))):
-            inner = Builder(block, loc=b.loc)
-            inner.op("yield", *made(inner))
-        return b.op("if", condition, regions=[here, on]).results
+        return b.branch(condition, lambda to: _first(parts[j], inits, to), lambda to: first(j + 1, to))
 
     carried = first(0, b)
     if parts[0].loop.attrs.get("pairs"):
@@ -203,17 +181,15 @@ def _pipeline(parts: list[Staged], runs: list[Value | None], b: Builder) -> list
         lo, step = part.loop.operands[0], part.loop.operands[2]
         if None not in runs[:j]:             # stage 0 of its first iteration may be done
             after = b("add", lo, step)
-            lo = b("select", _any(began, b), lo, after) if began else after
+            lo = b("select", reduce(partial(b, "or"), began), lo, after) if began else after
         carried = _steady(part, [lo, *part.loop.operands[1:3]], carried, b)
         began += [v for v in runs[j:j + 1] if v is not None]
     return _last(parts[-1], carried, b)
 
 
-def _split(values: list[Value], one: int, two: int) -> tuple[list[Value], list[Value], list[Value]]:
-    return values[:one], values[one:one + two], values[one + two:]
-
-
-def _runs(lo: Value, hi: Value, step: Value) -> bool:
-    """Whether a loop is known to have an iteration."""
-    known = [const_of(v) for v in (lo, hi, step)]
-    return None not in known and len(range(*known)) > 0
+def _runs(loop: Op, b: Builder) -> Value | None:
+    """Whether a loop has an iteration; None if it is known to have one."""
+    known = [const_of(v) for v in loop.operands[:3]]
+    if None not in known and len(range(*known)) > 0:
+        return None
+    return b("cmp", *loop.operands[:2], pred="gt" if (known[2] or 0) < 0 else "lt")

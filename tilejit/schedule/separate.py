@@ -13,28 +13,24 @@ from tilejit.ir.types import Barrier, int32
 from tilejit.schedule.liveness import Area, Liveness, Step
 from tilejit.schedule.thread import thread
 
-#: What a separation may cost, in rising order: it is there (or the author asked for it); one more barrier;
-#: a role waits for another one, or for stores in every iteration; rings do not run ahead from tile to tile.
-FREE, MEET, WAIT, DRAIN = range(4)
+#: What a separation may cost, in rising order: it is there (or the author asked for it); one more barrier; a role waits
+#: for another one, or for stores in every iteration; rings do not run ahead from tile to tile; there can be none.
+FREE, MEET, WAIT, DRAIN, NEVER = range(5)
 
 
-def cost(live: Liveness, x: Area, y: Area) -> int | None:
-    """What it costs that two areas share bytes; None if they may not."""
+def cost(live: Liveness, x: Area, y: Area) -> int:
+    """What it costs that two areas share bytes."""
     steps = live.steps(x, y)
     if steps is None:
-        return None
-    if not steps or any(step.hint for step in steps):
-        return FREE
-    return max(_cost(live, step) for step in steps)
-
-
-def _cost(live: Liveness, step: Step) -> int:
-    if step.across:
-        return DRAIN if step.loops else WAIT
-    needs = missing(live, step)
-    if not needs:
-        return FREE
-    return WAIT if "store_wait" in needs and step.loops else MEET
+        return NEVER
+    most = FREE
+    for step in steps if not any(step.hint for step in steps) else ():
+        needs = [] if step.across else missing(live, step)
+        if step.across:
+            most = max(most, DRAIN if step.loops else WAIT)
+        elif needs:
+            most = max(most, WAIT if "store_wait" in needs and step.loops else MEET)
+    return most
 
 
 def missing(live: Liveness, step: Step) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilejit.errors import VerificationError
-from tilejit.ir import Block, Function, Op, Value, clone_op, const_of, read, replace, uses
+from tilejit.ir import Block, Function, Op, Value, clone_op, read, replace, uses
 from tilejit.schedule.loads import in_place, kind_of, top_of
 
 #: Attributes of ops that say when they run.
@@ -43,8 +43,9 @@ class Staged:
         self.times = {op: Time(op.attrs.get("stage", 0), (op.attrs.get("cycle", 0), i)) for i, op in enumerate(ops)}
         self.ops = sorted(ops, key=lambda op: self.times[op].cycle)
         self.args, self.yields = self.body.args[1:], self.body.terminator.operands
-        #: what is carried and made by stage 1
+        #: what is carried and made by stage 1, and by stage 0: in the loop, and at its end
         self.late = {arg: v for arg, v in zip(self.args, self.yields) if self.stage(v) == 1}
+        self.early = {arg: v for arg, v in zip(self.args, self.yields) if arg not in self.late}
         used = [v for op in ops if self.times[op].stage == 1 for v in read(op)]
         #: what stage 1 needs of stage 0, or of what that carries
         self.queued = [v for v in dict.fromkeys(used)
@@ -61,11 +62,11 @@ class Staged:
         for op in self.ops:
             if self.times[op].stage not in (0, 1):
                 raise VerificationError(f"stage {self.times[op].stage}: loops have stages 0 and 1", op.loc)
+        ends = dict(zip(self.args, self.yields))
         for op in self.ops:
             then = self.times[op]
             for v in read(op):
-                distance = int(v in self.args)
-                v = dict(zip(self.args, self.yields)).get(v, v)
+                distance, v = int(v in ends), ends.get(v, v)
                 if not isinstance(v.op, Op) or v.op not in self.times:
                     continue
                 first = self.times[v.op]
@@ -77,17 +78,6 @@ class Staged:
                         op.loc)
         if problem := places_problem(self.body):
             raise VerificationError(f"{problem}: the loop cannot be rotated", self.loop.loc)
-
-    @property
-    def down(self) -> bool:
-        """Whether the loop counts down."""
-        step = const_of(self.loop.operands[2])
-        return step is not None and step < 0
-
-    @property
-    def early(self) -> list[tuple[Value, Value]]:
-        """What is carried and made by stage 0: in the loop, and at its end."""
-        return [(arg, v) for arg, v in zip(self.args, self.yields) if arg not in self.late]
 
     def goes_on_in(self, other: Staged, fn: Function) -> bool:
         """Whether the next loop is to be `joined`, begins with what this one ends with, and does the same at stage 1:

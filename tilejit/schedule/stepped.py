@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Union
 
-from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, enclosing, listed, replace, uses, walk
+from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, listed, loop_around, replace, uses
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import DType, Ptr, Tile, elem_of, int32, int64
 
@@ -49,7 +49,7 @@ def _written_out(loop: Op) -> bool:
     if lo is None or hi is None or not step:
         return False
     each = sum(v.type.layout.num_registers if isinstance(v.type, Tile) and v.type.layout else 1
-               for op in walk(loop.regions[0]) if not _same(op) for v in op.results)
+               for op in listed(loop.regions[0]) if not _same(op) for v in op.results)
     return -(-(hi - lo) // step) * each <= WRITTEN_OUT
 
 
@@ -58,10 +58,8 @@ class _Loop:
 
     def __init__(self, loop: Op):
         self.loop, self.body = loop, loop.regions[0]
-        self.ops = {op: None for op in walk(self.body) if not any(
-            x is not loop and "loop" in x.define.traits for x in _up_to(op, loop))}
-        self.inner = set(walk(self.body))
-        self.blocks = {region for op in (loop, *self.inner) for region in op.regions}
+        self.inner = {op: None for op in listed(self.body)}
+        self.ops = {op: None for op in self.inner if loop_around(op) is loop}
         self.known: dict[Value, str] = {self.body.args[0]: "moves"}
 
     def kind(self, v: Value) -> str:
@@ -73,11 +71,9 @@ class _Loop:
 
     def _kind(self, v: Value) -> str:
         op = v.op
-        if not isinstance(op, Op):
-            return "" if op in self.blocks else "stays"
-        if op not in self.inner:
+        if v.owner not in self.inner and op is not self.body:
             return "stays"
-        if not op.define.pure or op.regions or len(op.results) != 1 or op not in self.ops or \
+        if not isinstance(op, Op) or not op.define.pure or op.regions or len(op.results) != 1 or op not in self.ops or \
                 not isinstance(v.type, (Tile, DType, Ptr)):
             return ""
         kinds = [self.kind(x) for x in op.operands]
@@ -85,19 +81,7 @@ class _Loop:
             return ""
         if "moves" not in kinds:
             return "stays" if "cheap" in op.define.traits or op.name == "const" else ""
-        return "moves" if self._linear(op, kinds) else ""
-
-    def _linear(self, op: Op, kinds: list[str]) -> bool:
-        elem, tile = elem_of(op.result.type), isinstance(op.result.type, Tile)
-        wide = isinstance(elem, Ptr) or isinstance(elem, DType) and elem == int64
-        if _same(op) or op.name == "ptr_add" and kinds[0] + kinds[1] != "":
-            return wide and all(_wide(x) for x, k in zip(op.operands, kinds) if k == "moves")
-        if op.name == "cast":
-            return wide and not tile and elem_of(op.operands[0].type) in (int32, int64)
-        if op.name in ("add", "sub"):
-            return wide or not tile and isinstance(elem, DType) and elem == int32
-        return op.name == "mul" and wide and "stays" in kinds and _number(op.operands[kinds.index("stays")]) is not None
-
+        return "moves" if _linear(op, kinds) else ""
     def rewrite(self) -> bool:
         """Whether something is carried now."""
         table = uses(self.body)
@@ -135,11 +119,14 @@ class _Loop:
         env = {body.args[0]: loop.operands[0]}
         for op in self.chain(v):
             b.insert(clone_op(op, env))
-        pace = _times(self.pace(v, env, b), _int64(loop.operands[2], b), b)
+        step = const_of(loop.operands[2]) or loop.operands[2]
+        if isinstance(step, Value) and not _wide(step):
+            step = b("cast", step, dtype=int64)
+        pace = _fold("mul", self.pace(v, env, b), step, b)
         by = b.const(pace, int64) if isinstance(pace, int) else pace
         loop.operands.append(env[v])
         arg = body.add_arg(v.type, v.name)
-        loop.results.append(Value(v.type, loop, len(loop.results)))
+        loop.add_results([v.type])
         end = beside(body.terminator)
         if isinstance(v.type, Tile):
             by = end.op("splat", by, result_types=[Tile(v.type.shape, int64, v.type.layout)], shape=v.type.shape).result
@@ -159,21 +146,24 @@ class _Loop:
             moves, stays = op.operands if self.kind(op.operands[0]) == "moves" else op.operands[::-1]
             number = _number(stays)
             assert number is not None
-            return _times(self.pace(moves, env, b), number if isinstance(number, int) else env.get(number, number), b)
-        paces = [self.pace(x, env, b) for x in op.operands]
-        if len(paces) == 1:
-            return paces[0]
-        return _sum(paces[0], _times(paces[1], -1, b) if op.name == "sub" else paces[1], b)
+            number = number if isinstance(number, int) else env.get(number, number)
+            return _fold("mul", self.pace(moves, env, b), number, b)
+        first, *more = (self.pace(x, env, b) for x in op.operands)
+        for pace in more:
+            first = _fold("add", first, _fold("mul", pace, -1, b) if op.name == "sub" else pace, b)
+        return first
 
 
-def _up_to(op: Op, loop: Op) -> list[Op]:
-    """The ops around an op inside a loop."""
-    found = []
-    for x in enclosing(op):
-        if x is loop:
-            break
-        found.append(x)
-    return found
+def _linear(op: Op, kinds: list[str]) -> bool:
+    """Whether the result of an op on what stays or moves goes as far in every trip."""
+    tile, wide = isinstance(op.result.type, Tile), _wide(op.result)
+    if _same(op) or op.name == "ptr_add":
+        return wide and all(_wide(x) for x, k in zip(op.operands, kinds) if k == "moves")
+    if op.name == "cast":
+        return wide and not tile and elem_of(op.operands[0].type) in (int32, int64)
+    if op.name in ("add", "sub"):
+        return wide or op.result.type == int32
+    return op.name == "mul" and wide and "stays" in kinds and _number(op.operands[kinds.index("stays")]) is not None
 
 
 def _wide(v: Value) -> bool:
@@ -189,24 +179,13 @@ def _number(v: Value) -> Pace | None:
     return known if isinstance(known, int) else None if isinstance(v.type, Tile) else v
 
 
-def _int64(v: Value, b: Builder) -> Pace:
-    known = const_of(v)
-    return known if isinstance(known, int) else v if _wide(v) else b("cast", v, dtype=int64)
-
-
-def _times(x: Pace, y: Pace, b: Builder) -> Pace:
+def _fold(name: str, x: Pace, y: Pace, b: Builder) -> Pace:
+    """A sum (`add`) or a product (`mul`), a number where it is known."""
     if isinstance(x, int) and isinstance(y, int):
-        return x * y
-    if 0 in (x, y):
+        return x * y if name == "mul" else x + y
+    if name == "mul" and 0 in (x, y):
         return 0
-    if 1 in (x, y):
-        return y if x == 1 else x
-    return b("mul", *(b.const(p, int64) if isinstance(p, int) else p for p in (x, y)))
-
-
-def _sum(x: Pace, y: Pace, b: Builder) -> Pace:
-    if isinstance(x, int) and isinstance(y, int):
-        return x + y
-    if 0 in (x, y):
-        return y if x == 0 else x
-    return b("add", *(b.const(p, int64) if isinstance(p, int) else p for p in (x, y)))
+    nothing = int(name == "mul")
+    if nothing in (x, y):
+        return y if x == nothing else x
+    return b(name, *(b.const(p, int64) if isinstance(p, int) else p for p in (x, y)))
