@@ -13,11 +13,12 @@ Where there are no products, the CTAs divide the longest dimension of large tile
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from tilejit.errors import ClusterError
 from tilejit.ir import Function, Op, divides_k, listed
 from tilejit.ir.scratch import scratch_bytes
-from tilejit.ir.types import Desc, Tile, shape_of
+from tilejit.ir.types import Tile, shape_of
 from tilejit.layout.clusters import cta_bases, divided_dim, strip, strip_size
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.loads import shared_operand
@@ -34,11 +35,13 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
         return
     by_k, by_columns = divides_k(fn), fn.attrs.get("cluster_split") == "N"
     ops = listed(fn.body)
-    if problem := _form_problem(fn, rings):
-        raise ClusterError(f"num_ctas={ctas}: {problem}", fn.loc)
-    for op in ops:
-        if problem := _op_problem(op, ctas, by_k, int(by_columns)):
-            raise ClusterError(f"num_ctas={ctas}: {problem}", op.loc)
+    tiles = [ring for ring in rings if ring.kind != "row"]
+    form = "the kernel is not specialised" if tiles and "producers" not in fn.attrs else ""
+    if not form and not all(ring.views for ring in tiles):
+        form = "blocks that are read into registers cannot be divided between CTAs"
+    for problem, loc in chain([(form, fn.loc)], ((_op_problem(op, ctas, by_k, int(by_columns)), op.loc) for op in ops)):
+        if problem:
+            raise ClusterError(f"num_ctas={ctas}: {problem}", loc)
     for dot in [op for op in ops if op.name == "dot"]:
         for index in (0, 1):
             found = shared_operand(dot.operands[index])
@@ -48,7 +51,8 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
                 load.attrs["slice"] = int(transposed != ((index == 0) == by_k))
     for i, ring in enumerate(rings):
         for load in ring.loads if ring.kind == "row" else ():
-            _divide_row(load, ctas)
+            if (size := strip_size(load.result.layout, ctas)) is not None:       # None: a small row, all of it for each
+                load.attrs.update(strip=size, ctas=ctas)
         shared = [load for load in ring.loads if ring.kind != "row" and "slice" not in load.attrs]
         for load in shared:
             load.attrs["multicast"] = ctas
@@ -59,23 +63,6 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
         fn.say("divided_k", f"cluster of {ctas} CTAs, which divide K: each has a part of every sum", ctas=ctas)
     if any(map(of_one_number, ops)):
         fn.say("atomics", "atomics of one number: one CTA does them, and tells the others")
-
-
-def _divide_row(load: Op, ctas: int) -> None:
-    """Each CTA has its own strips of a row, as the layout of what it is read into says; a small row, all of it."""
-    t = load.result.type
-    assert isinstance(t, Tile) and t.layout is not None
-    if (size := strip_size(t.layout, ctas)) is not None:
-        load.attrs.update(strip=size, ctas=ctas)
-
-
-def _form_problem(fn: Function, rings: Sequence[Ring]) -> str:
-    rings = [ring for ring in rings if ring.kind != "row"]
-    if rings and "producers" not in fn.attrs:
-        return "the kernel is not specialised"
-    if any(not ring.views for ring in rings):
-        return "blocks that are read into registers cannot be divided between CTAs"
-    return ""
 
 
 def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
@@ -103,8 +90,7 @@ def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
 def _merged_problem(load: Op, ctas: int) -> str:
     """Why a block of which the tile has merged the first dimensions cannot be divided along the first; empty if it can,
     or has none."""
-    desc, shape = load.operands[0].type, shape_of(load.result.type)
-    assert isinstance(desc, Desc)
+    desc, shape = load.operands[0].desc, shape_of(load.result.type)
     if desc.ahead_of(len(shape)) is not None:
         return ""
     first = desc.block_shape[0]

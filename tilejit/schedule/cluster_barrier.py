@@ -27,14 +27,9 @@ def of_one_number(op: Op) -> bool:
     return "atomic" in op.define.traits and not isinstance(op.result.type, Tile)
 
 
-def releases(op: Op) -> bool:
-    """Whether what was before an atomic is known to whom it tells."""
-    return (op.attrs.get("sem") or "acq_rel") in ("release", "acq_rel")
-
-
-def acquires(op: Op) -> bool:
-    """Whether an atomic learns what was released to it."""
-    return (op.attrs.get("sem") or "acq_rel") in ("acquire", "acq_rel")
+def orders(op: Op, how: str) -> bool:
+    """Whether an atomic tells what was before it ("release"), or learns what others released to it ("acquire")."""
+    return (op.attrs.get("sem") or "acq_rel") in (how, "acq_rel")
 
 
 @dataclass
@@ -68,7 +63,7 @@ def meet(fn: Function) -> Function:
         return fn
     m = _Meeting(fn, top_of(fn), uses(fn.body))
     stores = [op for op in ops if op.name == "tma_store"]
-    if any("role" in op.attrs for op in stores) and any(map(releases, atomics)):
+    if any("role" in op.attrs for op in stores) and any(orders(op, "release") for op in atomics):
         m.barrier("stores.asked", fn.attrs["num_warps"])
         m.barrier("stores.drained", stores[0].attrs["stripes"])
     for op in ops:
@@ -87,37 +82,37 @@ def meet(fn: Function) -> Function:
 
 def _atomic(op: Op, stores: bool, m: _Meeting) -> None:
     """An atomic behind the writes of the async proxy that it releases, and ahead of those that it acquires for."""
-    if stores and acquires(op):
+    acquires, releases = orders(op, "acquire"), orders(op, "release")
+    if stores and acquires:
         beside(op, behind=True).op("fence_async", space="global")
-    if stores and releases(op):
+    if stores and releases:
         beside(op).op("store_wait")
-    told = acquires(op) or op.result in m.uses
     if of_one_number(op) and m.ctas > 1:
-        _once(op, told, m)
-    elif of_one_number(op) and not releases(op) and op.result not in m.uses:
+        _once(op, acquires, releases, m)
+    elif of_one_number(op) and not releases and op.result not in m.uses:
         op.attrs["alone"] = True
 
 
-def _once(op: Op, told: bool, m: _Meeting) -> None:
-    """An atomic of one number in a cluster, whose result all are `told`."""
-    scope = op.attrs.get("scope") or "gpu"
+def _once(op: Op, acquires: bool, releases: bool, m: _Meeting) -> None:
+    """An atomic of one number in a cluster, whose result all are told where something needs it."""
+    scope, told = op.attrs.get("scope") or "gpu", acquires or op.result in m.uses
     scope = "cluster" if scope == "cta" else scope
-    if told or releases(op):
-        _barrier_of_all(op, m, **{"release": scope} if releases(op) else {})
+    if told or releases:
+        _barrier_of_all(op, m, **{"release": scope} if releases else {})
     op.attrs["alone"] = True
     if not told:
         return
     if "area" not in m.made:
         m.made["area"] = alloc(m.top, "told", Buffer((TOLD,), uint8, 1, 0, (0,)), private=True)
     (old,), barrier, b = renewed(op), m.barrier("told", 1), beside(op, behind=True)
-    scopes = {"acquire": scope} if acquires(op) else {}
+    scopes = {"acquire": scope} if acquires else {}
     value = b("cluster_broadcast", op.result, m.made["area"], barrier, b.const(0, int32), **scopes)
     value.name = old.name
     m.renamed[old] = value
 
 
 def _barrier_of_all(op: Op, m: _Meeting, **scopes: Any) -> None:
-    barrier = m.barrier("all_ctas", m.ctas)
+    barrier = m.barrier("all_ctas", m.ctas)          # (first: it stands before the op)
     b = beside(op)
     b.op("cluster_barrier", barrier, b.const(0, int32), **scopes)
 

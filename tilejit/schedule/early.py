@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tilejit.ir import Block, Function, Op, Value, needed
 from tilejit.ir.ahead import argument_of, is_volatile, may_alias
-from tilejit.ir.types import Tile, elem_of
+from tilejit.ir.types import Tile, elem_of, shape_of
 from tilejit.schedule.registers import MOST, room
 
 
@@ -61,7 +61,7 @@ def _advance(block: Block, wait: Op, room: int) -> list[Op]:
         if late.isdisjoint(op.operands) and (op.name == "load" or op.define.pure and alone):
             if op.name == "load" or op.name in ("cast", "convert") and able.get(op.operands[0]) in moving:
                 more = _registers(op.result) - (0 if op.name == "load" else _registers(op.operands[0]))
-                if more <= room and (op.name != "load" or _is_vector(op) and not _is_ordered(op, stores)):
+                if more <= room and (op.name != "load" or _may_pass(op, stores)):
                     moving[op] = None
                     room -= max(0, more)
                 elif op.name != "cast":
@@ -79,12 +79,9 @@ def _advance(block: Block, wait: Op, room: int) -> list[Op]:
     return loads
 
 
-def _is_ordered(load: Op, stores: list[Op]) -> bool:
-    """Whether a load must stay behind stores before it."""
+def _may_pass(load: Op, stores: list[Op]) -> bool:
+    """Whether a load may pass stores, and is of few addresses: a matrix has one, of two registers, and a mask for each
+    access."""
     source = argument_of(load.operands[0])
-    return is_volatile(load) or any(may_alias(source, store) for store in stores)
-
-
-def _is_vector(load: Op) -> bool:
-    """Whether a load is of few addresses: a matrix has one, of two registers, and a mask for each access."""
-    return not isinstance(load.result.type, Tile) or len(load.result.type.shape) == 1
+    return len(shape_of(load.result.type)) <= 1 and not is_volatile(load) and not any(
+        may_alias(source, store) for store in stores)

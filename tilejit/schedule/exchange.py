@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value, beside, clone_block
 from tilejit.ir.scratch import fold_bytes
-from tilejit.ir.types import Buffer, Tile, int32, uint8
+from tilejit.ir.types import Buffer, int32, uint8
 from tilejit.layout.clusters import cta_bases, rows_from_each
 from tilejit.layout.exchange import Parts
 from tilejit.schedule.buffers import alloc, barriers, renewed
@@ -18,18 +18,11 @@ from tilejit.schedule.loads import groups_of
 SLOT_BYTES = 32768
 
 
-def divided_axis(op: Op, ctas: int) -> bool:
-    """Whether the CTAs of a cluster divide the axis of a reduction."""
-    layout = op.operands[0].layout
-    return any(b[op.attrs["axis"]] for b in cta_bases(layout, ctas))
-
-
 def write_sum(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
     """`cluster_sum` with its scratch, its barriers and the parity of its first round: as many rounds, at least two if
     there can be, as slots of `SLOT_BYTES` take. What stands for the result."""
-    t, ctas = op.operands[0].type, op.attrs["ctas"]
-    assert isinstance(t, Tile) and t.layout is not None
-    parts = Parts(t.layout, rows_from_each(t.layout, ctas), ctas, 1)
+    layout, ctas = op.operands[0].layout, op.attrs["ctas"]
+    parts = Parts(layout, rows_from_each(layout, ctas), ctas, 1)
     rounds = 1
     while rounds < parts.most_rounds and (rounds < 2 or parts.bytes // rounds > SLOT_BYTES):
         rounds *= 2
@@ -48,7 +41,7 @@ def write_fold(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
     """What a CTA has is folded there, then what all have, where CTAs divide the axis of a reduction. What stands for
     the results."""
     ctas = fn.attrs["num_ctas"]
-    if not divided_axis(op, ctas):
+    if not any(base[op.attrs["axis"]] for base in cta_bases(op.operands[0].layout, ctas)):
         return {}
     name, size = op.results[0].name or "fold", sum(fold_bytes(v.type, ctas) for v in op.results)
     fn.say("fold", f"{name}: what the CTAs have is folded through {size} bytes of each", name, bytes=size)

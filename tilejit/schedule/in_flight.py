@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilejit.ir import Block, Function, listed, loop_around
+from tilejit.ir import Function, listed, loop_around
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_named, target_of
-from tilejit.ir.types import Buffer, Tile, elem_of
+from tilejit.ir.types import Tile, elem_of
 
 #: Bytes on a multiprocessor below which memory idles; programs and threads that it has at most.
 ENOUGH, PROGRAMS, THREADS = 40 * 1024, 32, 2048
@@ -81,8 +81,12 @@ def in_flight(fn: Function) -> Record | None:
     """The record of a kernel that loads tiles outside of loops and has no products; None for any other.
 
     Counted is what a program asks for before it needs any of it, at most: registers are not known here."""
-    size = _bytes(fn.body) // int(fn.attrs.get("num_ctas", 1)) + _rows(fn)
-    if not size or any("dot" in op.name for op in listed(fn.body)):
+    ops = listed(fn.body)
+    tiles = [op.result.type for op in fn.body.ops if op.name in ("load", "row_read")]
+    rows = [op.operands[0].buffer for op in ops if op.name == "row_copy" and loop_around(op) is None]
+    size = sum(t.numel * max(8, elem_of(t).bits) // 8 for t in tiles if isinstance(t, Tile))
+    size = size // fn.attrs.get("num_ctas", 1) + sum(row.slot_bytes for row in rows)
+    if not size or any("dot" in op.name for op in ops):
         return None
     threads, shared = fn.attrs["num_threads"], fn.attrs.get("shared_bytes", 0)
     programs = min(PROGRAMS, THREADS // threads, target_of(fn).shared_bytes // (shared + 2048) if shared else PROGRAMS)
@@ -92,15 +96,3 @@ def in_flight(fn: Function) -> Record | None:
         text += (f"; memory idles below about {ENOUGH // 1024} KB: more elements a thread, fewer threads a program, or "
                  "num_ctas for less of a row in each")
     return Record("in_flight", text, bytes=size, programs=programs, total=total, enough=total >= ENOUGH)
-
-
-def _bytes(block: Block) -> int:
-    """Of the tiles that are loaded into registers outside of loops."""
-    return sum(op.result.type.numel * max(8, elem_of(op.result.type).bits) // 8
-               for op in block.ops if op.name in ("load", "row_read") and isinstance(op.result.type, Tile))
-
-
-def _rows(fn: Function) -> int:
-    """Of the rows that a CTA copies into shared memory outside of loops."""
-    copies = [op for op in listed(fn.body) if op.name == "row_copy" and loop_around(op) is None]
-    return sum(op.operands[0].type.slot_bytes for op in copies if isinstance(op.operands[0].type, Buffer))

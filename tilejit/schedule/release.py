@@ -159,7 +159,8 @@ class _Release:
             init, end = loop.operands[loop.define.fixed + index], body.terminator.operands[index]
             loop.operands.append(self._slot(ring, init))
             (result,) = loop.add_results([int32])
-            ring.carried[loop, index] = body.add_arg(int32, f"{_name(ring)}_last"), result
+            name = f"{ring.empty.name.removesuffix('_empty')}_last"
+            ring.carried[loop, index] = body.add_arg(int32, name), result
             body.terminator.operands.append(self._slot(ring, end))
         return ring.carried[loop, index]
 
@@ -175,21 +176,13 @@ class _Release:
 
 def _rings(fn: Function) -> list[Ring]:
     """Rings of buffers that copies fill, in the order of their barriers."""
-    made = barriers_of(fn)
-    found: dict[str, Ring] = {}
-    named = rings(fn)
-    for name in made:
-        base = name.removesuffix(".full")
-        if base != name and base in named.values() and f"{base}.empty" in made:
-            found[base] = Ring(made[name], made[f"{base}.empty"])
+    made, named = barriers_of(fn), rings(fn)
+    found = {base: Ring(full, made[f"{base}.empty"]) for name, full in made.items()
+             if (base := name.removesuffix(".full")) != name and base in named.values() and f"{base}.empty" in made}
     for buffer, name in named.items():
         if name in found:
             found[name].buffers.add(buffer)
     return list(found.values())
-
-
-def _name(ring: Ring) -> str:
-    return ring.empty.name.removesuffix("_empty")
 
 
 def _before(v: Value) -> Value | None:

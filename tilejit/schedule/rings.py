@@ -78,19 +78,14 @@ def find_rings(fn: Function, ops: Sequence[Op], table: Uses) -> list[Ring]:
     rings = _merged(rings, _share)
     named: dict[str, int] = {}
     for ring in rings:
-        name_loads(ring.loads, table)
+        for i, op in enumerate(ring.loads):              # without a name: that of their transposes, or a number
+            users = [u.result.name for u, _ in table.get(op.result, ()) if u.name == "trans"]
+            op.result.name = op.result.name or "".join(users[:1]) or f"load{i}"
         ring.name = "_".join(op.result.name for op in ring.loads)
         named[ring.name] = named.get(ring.name, 0) + 1
         if named[ring.name] > 1:                         # reports must tell the mbarriers of two loops apart
             ring.name += f".{named[ring.name]}"
     return rings
-
-
-def name_loads(loads: list[Op], table: Uses) -> None:
-    """Give loads of a ring without names those of their transposes, or numbers."""
-    for i, op in enumerate(loads):
-        users = [u for u, _ in table.get(op.result, ()) if u.name == "trans"]
-        op.result.name = op.result.name or (users[0].result.name if users else "") or f"load{i}"
 
 
 def _homes(loads: list[Op]) -> dict[str | None, Op]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tilejit.ir import Builder, Op, Value, const_of
+from tilejit.ir import Block, Builder, Op, Value, const_of
 from tilejit.ir.types import DType, elem_of, int1, int32
 
 
@@ -59,53 +59,39 @@ class RowEnd:
             return op.operands[:2 if op.name == "store" else 1]
         return op.operands[:1] if op.name == "local_load" and self.within(op.operands[-1]) else op.operands
 
-    def alike(self, v: Value) -> bool:
-        """Whether all elements behind the end are the same number, which `beyond` computes."""
-        op = v.op
-        if not self.wide(v):
-            return True
-        assert isinstance(op, Op)
-        if op.name == "local_load":
-            return len(op.operands) > 1 and self.within(op.operands[1])
-        if op.name == "load":
-            return len(op.operands) > 1 and self.stops(op.operands[1]) and all(map(self.alike, op.operands[2:]))
-        if op.name == "select" and self.stops(op.operands[0]):
-            return self.alike(op.operands[2])
-        if op.name in ("const", "splat"):
-            return True
-        return bool(op.operands) and (self.stops(v) or "elementwise" in op.define.traits and "packs" not in
-                                      op.define.traits and all(map(self.alike, op.operands)))
-
-    def beyond(self, v: Value, b: Builder, now: dict[Value, Value], made: dict[Value, Value]) -> Value:
-        """The number that every element of a value is behind the end; now: what stands for values that are no tiles."""
-        op = v.op
+    def beyond(self, v: Value, b: Builder, now: dict[Value, Value], made: dict[Value, Value | None]) -> Value | None:
+        """The number that every element of a value is behind the end; None where they may differ. now: what stands for
+        values that are no tiles."""
         if not self.wide(v):
             return now.get(v, v)
-        assert isinstance(op, Op)
         if v not in made:
-            t = elem_of(v.type)
-            if op.name == "local_load":
-                made[v] = b.const(op.attrs.get("fill", 0), t)
-            elif op.name == "load":
-                made[v] = self.beyond(op.operands[2], b, now, made) if len(op.operands) > 2 else b.const(0, t)
-            elif op.name == "const":
-                made[v] = b.const(op.attrs["value"], t)
-            elif op.name == "splat":
-                made[v] = now.get(op.operands[0], op.operands[0])
-            elif self.stops(v):
-                made[v] = b.const(False, t)
-            elif op.name == "select" and self.stops(op.operands[0]):
-                made[v] = self.beyond(op.operands[2], b, now, made)
-            else:
-                attrs = {k: x for k, x in op.attrs.items() if k != "runs"}
-                made[v] = b(op.name, *(self.beyond(x, b, now, made) for x in op.operands), **attrs)
+            made[v] = self._beyond(v.maker, b, now, made)
         return made[v]
+
+    def _beyond(self, op: Op, b: Builder, now: dict[Value, Value], made: dict[Value, Value | None]) -> Value | None:
+        t = elem_of(op.result.type)
+        if op.name == "local_load":
+            return b.const(op.attrs.get("fill", 0), t) if self.within(op.operands[-1]) else None
+        if op.name == "const":
+            return b.const(op.attrs["value"], t)
+        if self.stops(op.result):
+            return b.const(False, t)
+        if op.name == "load" and (len(op.operands) < 2 or not self.stops(op.operands[1])):
+            return None
+        if op.name == "load" or op.name == "select" and self.stops(op.operands[0]):
+            return self.beyond(op.operands[2], b, now, made) if len(op.operands) > 2 else b.const(0, t)
+        values = [self.beyond(x, b, now, made) for x in op.operands]
+        if op.name == "splat":
+            return values[0]
+        if "elementwise" not in op.define.traits or "packs" in op.define.traits or not values or None in values:
+            return None
+        return b(op.name, *values, **{k: x for k, x in op.attrs.items() if k != "runs"})  # type: ignore[arg-type]
 
     def may_be_left_out(self, sinks: Iterable[Op]) -> bool:
         """Whether a pass whose sinks (reductions, stores) these are may leave out what lies behind the end."""
         return self.bound is not None and all(
             len(op.operands) > 2 and self.stops(op.operands[2]) if op.name == "store" else
-            times(op) != "" and all(map(self.alike, op.operands)) for op in sinks)
+            times(op) != "" and self.beyond(op.operands[0], Builder(Block()), {}, {}) is not None for op in sinks)
 
     def clamped(self, least: int, most: int, b: Builder) -> Value:
         """The bound, but at least one number and at most the other."""

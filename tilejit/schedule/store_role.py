@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed, loop_around
 from tilejit.ir.types import Buffer, Tile, int32, shape_of
 from tilejit.schedule.buffers import barriers_of
-from tilejit.schedule.cluster_barrier import releases
+from tilejit.schedule.cluster_barrier import orders
 from tilejit.schedule.loads import backward_slice, groups_of, slice_problem
 from tilejit.schedule.rings import Ring
 from tilejit.schedule.stores import LINE, Staging, is_store, staging_of
@@ -75,7 +75,7 @@ def _pays(fn: Function, rings: Sequence[Ring], stores: Mapping[Op, Staging]) -> 
 
 def _releasing(fn: Function) -> list[Op]:
     """Atomics that release what was stored before them."""
-    return [op for op in listed(fn.body) if "atomic" in op.define.traits and releases(op)]
+    return [op for op in listed(fn.body) if "atomic" in op.define.traits and orders(op, "release")]
 
 
 def _staged(fn: Function, threads: bool) -> tuple[dict[Op, Staging], str]:

@@ -75,7 +75,7 @@ class _Passes:
         """Fold what a pass has left out into a reduction's result."""
         now, t = self.row.now, op.result.type
         z, mine = self.ends.beyond(op.operands[0], b, now, {}), now.get(result, result)
-        assert self.tail is not None
+        assert self.tail is not None and z is not None
         left = b("mul", b("sub", b.const(self.row.count - 1, int32), self.tail), b.const(self.row.size, int32))
         if times(op) == "many":
             z = b("mul", z, b("cast", left, dtype=t))

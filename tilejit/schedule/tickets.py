@@ -75,9 +75,10 @@ def write_tickets(block: Block, rings: list[Channel], first: tuple[Value, Value]
         fills: dict[Op, Step] = {not elected and _branch(op) or op: partial(_fill, ring=ring, elected=elected)
                                  for op in mine if op.name == "fill"}
         if fills:
-            written = {op for fill in mine if fill.name == "fill" for op in _written(fill)}
-            for op in written if not awaited else ():      # a descriptor: what was copied through it has landed
-                fills[op] = partial(_landed, ring=ring)
+            for op in mine if not awaited else ():
+                loads = [x for x in op.regions[0].ops if x.name == "desc_load"] if op.name == "fill" else []
+                for x in {x for load in loads for x in written_by(load.operands[0])}:
+                    fills[x] = partial(_landed, ring=ring)
             # A fresh barrier passes a wait for parity 1: the first round of fills never blocks.
             thread(block, (zero, one), fills, [f"{ring.name}_slot", f"{ring.name}_parity"])
 
@@ -157,13 +158,8 @@ def _views(op: Op, slot: Value, b: Builder) -> None:
     op.block.ops.remove(op)
 
 
-def _written(fill: Op) -> set[Op]:
-    """The ops that may have written a descriptor that is copied through."""
-    return {op for load in fill.regions[0].ops if load.name == "desc_load" for op in written_by(load.operands[0])}
-
-
 def _landed(op: Op, ticket: list[Value], ring: Channel) -> list[Value]:
-    """Wait for the ring's copies before an op."""
+    """Before a descriptor is written that is copied through, what was copied so has landed."""
     b = beside(op)
     b.op("mbar_landed", ring.full, ring.place(ticket[0], b), ticket[1])
     return ticket
@@ -176,24 +172,25 @@ def _fill(op: Op, ticket: list[Value], ring: Channel, elected: bool) -> list[Val
         b.op("role_sync")
     condition = op.operands[0] if op.name == "if" else None
     fill = next(x for x in op.regions[0].ops if x.name == "fill") if condition else op
-    region = Block()
-    inner = Builder(region, loc=fill.loc)
-    for x in op.regions[0].ops if condition else ():
-        if x.define.pure and "terminator" not in x.define.traits:
-            inner.insert(x)
-    _copy(fill, ring, ticket, inner)
+
+    def copies(to: Builder) -> tuple[Value, ...]:
+        to.loc = fill.loc
+        for x in op.regions[0].ops if condition else ():
+            if x.define.pure and "terminator" not in x.define.traits:
+                to.insert(x)
+        _copy(fill, ring, ticket, to)
+        return ()
+
     first = fill.regions[0].ops[0]
     by_all = kind_of(first) == "async" or "unaligned" in first.attrs and "strip" not in first.attrs and not condition
     if condition and by_all:
-        inner.op("yield")
-        nothing = Block()
-        Builder(nothing, loc=op.loc).op("yield")
-        b.op("if", condition, regions=[region, nothing])
+        b.branch(condition, copies)
     elif condition or not by_all and not elected:
+        region = Block()
+        copies(Builder(region))
         b.op("elect", *([condition] if condition else []), regions=[region])
     else:
-        for x in region.ops:
-            b.insert(x)
+        copies(b)
     after = ring.advance(ticket, b)
     if condition:
         after = [b("select", condition, x, y) for x, y in zip(after, ticket)]
