@@ -27,9 +27,8 @@ __all__ = ["run"]
 def run(fn: Function, see: See | None = None) -> Function:
     """Schedule a function whose tiles have layouts; decisions are lines of its `attrs["report"]`.
 
-    Where `num_stages` is not given, rings are as deep as shared memory allows. `see(name, function)` is shown what each
-    pass made, and gives what to go on with. Raises CompilationError for a schedule that was asked for and cannot be, or
-    that needs more shared memory than there is."""
+    `see(name, function)` is shown what each pass made, and gives what to go on with. Raises CompilationError for a
+    schedule that was asked for and cannot be, or that needs more shared memory than there is."""
     fn = without_producer(fn)
     staged = annotate(fn)
     given = see("annotated", staged) if see is not None else staged

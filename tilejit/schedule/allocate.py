@@ -30,8 +30,7 @@ ENOUGH_SLOTS = 4
 
 @dataclass(frozen=True)
 class Placement:
-    """First byte of every area, where all of them end, and how far apart the copies of private ones are (0: one
-    copy)."""
+    """First byte of every area, where all end, and how far apart copies of private ones are (0: one copy)."""
 
     offsets: dict[Area, int]
     total: int
@@ -139,8 +138,7 @@ def fits(fn: Function) -> bool:
 
 
 def allocate(fn: Function, allocator: Allocator | None = None) -> Function:
-    """Set `offset` on every alloc and barriers op, `scratch` on every op that needs it, and `shared_bytes`; put in the
-    separations that sharing needs. allocator: the function's, where there is one."""
+    """Set `offset`, `scratch` and `shared_bytes`, and put in the separations that sharing needs."""
     allocator = allocator or Allocator(fn)
     live, where = allocator.live, allocator.best()
     table = sorted((at, a.slots * a.stride, a.name, live.where(a)) for a, at in where.offsets.items())
@@ -177,8 +175,7 @@ def allocate(fn: Function, allocator: Allocator | None = None) -> Function:
 
 
 def check_size(fn: Function) -> None:
-    """Raise SharedMemoryError for too much shared memory, and say what takes it: at the line that takes most, if that
-    is all that the chip has."""
+    """Raise SharedMemoryError for too much shared memory; at the line that takes most, if that is all of it."""
     total, most = fn.attrs["shared_bytes"], limit(fn)
     if total <= most:
         return

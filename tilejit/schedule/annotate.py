@@ -33,8 +33,7 @@ JOINED = 3
 def annotate(fn: Function) -> Function:
     """A copy of the function with the times of overlapped loops; the function itself where there is none.
 
-    `products_ahead=False` leaves all loops as they are; `ping_pong` asks for that. Reasons against are lines of the
-    report."""
+    `products_ahead=False` leaves loops as they are; `ping_pong` asks for that."""
     overlaps, groups = fn.attrs.get("products_ahead") is not False, fn.attrs["num_warps"] // 4
     ping_pong = bool(fn.attrs.get("ping_pong")) and groups > 1
     loops = [op for op in listed(fn.body) if op.name == "for" and (overlaps or ping_pong)]
@@ -59,8 +58,7 @@ def annotate(fn: Function) -> Function:
 
 
 def _ahead(new: Function, loop: Op, first: set[Op], registers: int, rings: dict[str, tuple]) -> None:
-    """Mark a loop whose product is issued ahead, with all of `first`; unless the author asks for it
-    (`products_ahead`), only where a thread's registers suffice for two sets of results."""
+    """Mark a loop whose product is issued ahead, where registers suffice or the author asks for it."""
     body = loop.regions[0].ops[:-1]
     early = _of_loads_before(loop, first)
     mark(loop, {op: (0, 0) if op in first else (1, -1 if op in early else 1) for op in body}, rings)

@@ -120,8 +120,7 @@ def _is_read_from_slot(op: Op, c: Context) -> bool:
 
 
 def _load(op: Op, b: Builder, c: Context) -> None:
-    """Fill and await a ring's next slot where the last of its loads stands; the first of them if it is filled in trips
-    before, and each is read where it stands itself."""
+    """Fill and await where the last of a ring's loads stands; the first, if it is filled in trips before."""
     if "again" in op.attrs:                  # the slot of the ring's last load, or the last but one
         buffer = c.buffers[op.attrs["channel"], op.attrs["index"]]
         c.views[op] = b.op("await", buffer, ring=op.attrs["channel"], again=op.attrs["again"]).result
@@ -154,9 +153,8 @@ def _fill(loads: list[Op], b: Builder, c: Context) -> None:
 
 
 def _start_together(fn: Function, fills: list[Op]) -> None:
-    """Copies that no loop repeats start behind the first of them, before anything waits for that one: as far as nothing
-    that others see is written in between, what they copy is known there, and together they take a quarter of shared
-    memory at most."""
+    """Copies that no loop repeats start behind the first of them: as far as nothing that others see is written in
+    between, what they copy is known there, and together they take a quarter of shared memory at most."""
     ops = fn.body.ops
     rings = [op.attrs["ring"] for op in listed(fn.body) if op.name == "fill"]
     fills = [op for op in fills if rings.count(op.attrs["ring"]) == 1 and not {"ahead", "role"} & op.attrs.keys()]

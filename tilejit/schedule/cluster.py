@@ -26,8 +26,7 @@ from tilejit.schedule.rings import Ring
 
 
 def divide(fn: Function, rings: Sequence[Ring]) -> None:
-    """Write on every load what of it each CTA copies: a `slice` along a dimension, `strip`s of a row, or all of it for
-    all of them (`multicast`).
+    """Write on every load what each CTA copies: a `slice` along a dimension, `strip`s of a row, or all (`multicast`).
 
     Raises ClusterError for a kernel that cannot be divided so."""
     ctas = fn.attrs.get("num_ctas", 1)
@@ -88,8 +87,7 @@ def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
 
 
 def _merged_problem(load: Op, ctas: int) -> str:
-    """Why a block of which the tile has merged the first dimensions cannot be divided along the first; empty if it can,
-    or has none."""
+    """Why a block whose tile has merged dimensions cannot be divided along the first; empty if it can."""
     desc, shape = load.operands[0].desc, shape_of(load.result.type)
     if desc.ahead_of(len(shape)) is not None:
         return ""

@@ -34,19 +34,14 @@ def orders(op: Op, how: str) -> bool:
 
 @dataclass
 class _Meeting:
-    """`top` puts barriers and buffers at the function's beginning, `made` of them by their names; `uses` are those of
-    its values; `renamed`: what stands for results."""
+    """What `meet` makes: by `top`, at the function's beginning; `renamed`: what stands for results."""
 
     fn: Function
+    ctas: int
     top: Builder
     uses: Collection[Value]
     made: dict[str, Value] = field(default_factory=dict)
     renamed: dict[Value, Value] = field(default_factory=dict)
-
-    @property
-    def ctas(self) -> int:
-        """CTAs of a program."""
-        return int(self.fn.attrs.get("num_ctas", 1))
 
     def barrier(self, name: str, arrivals: int) -> Value:
         """One for each group of consumers."""
@@ -58,10 +53,10 @@ class _Meeting:
 def meet(fn: Function) -> Function:
     """Write where CTAs of a cluster come together, and what atomics order, in place; returns the function."""
     ops = listed(fn.body)
-    atomics = [op for op in ops if "atomic" in op.define.traits]
-    if not atomics and fn.attrs.get("num_ctas", 1) == 1:
+    atomics, ctas = [op for op in ops if "atomic" in op.define.traits], fn.attrs.get("num_ctas", 1)
+    if not atomics and ctas == 1:
         return fn
-    m = _Meeting(fn, top_of(fn), uses(fn.body))
+    m = _Meeting(fn, ctas, top_of(fn), uses(fn.body))
     stores = [op for op in ops if op.name == "tma_store"]
     if any("role" in op.attrs for op in stores) and any(orders(op, "release") for op in atomics):
         m.barrier("stores.asked", fn.attrs["num_warps"])
@@ -69,12 +64,12 @@ def meet(fn: Function) -> Function:
     for op in ops:
         if "atomic" in op.define.traits:
             _atomic(op, bool(stores), m)
-        elif op.name == "debug_barrier" and m.ctas > 1 and "producers" in fn.attrs:
+        elif op.name == "debug_barrier" and ctas > 1 and "producers" in fn.attrs:
             _barrier_of_all(op, m, release="cluster", acquire="cluster")
             erase({op}, fn.body)
         elif op.name == "cluster_sum":
             m.renamed.update(write_sum(op, fn, m.top))
-        elif op.name == "reduce" and m.ctas > 1:
+        elif op.name == "reduce" and ctas > 1:
             m.renamed.update(write_fold(op, fn, m.top))
     replace(fn.body, m.renamed)
     return fn
@@ -118,8 +113,7 @@ def _barrier_of_all(op: Op, m: _Meeting, **scopes: Any) -> None:
 
 
 def write_parities(block: Block, first: Value) -> None:
-    """Carry the parities of barriers where CTAs come together from one op to the next, in place; `first`: the constant
-    0, with which each begins."""
+    """Carry the parities of barriers where CTAs come together from op to op, in place; `first`: the constant 0."""
     found: dict[Value, list[Op]] = {}
     for op in listed(block):
         if "cluster_phase" in op.define.traits and isinstance(op.operands[-2].type, Barrier):

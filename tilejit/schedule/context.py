@@ -11,8 +11,7 @@ from tilejit.schedule.pieces import Pieces
 
 @dataclass
 class Context:
-    """`fn` is rewritten in place; `uses` are those of its values before. `top` puts buffers at its beginning;
-    `renamed` says which value takes another one's place, at the end in all operands at once."""
+    """`fn` is rewritten in place; `uses` are those before. `renamed`: what takes a value's place, at the end."""
 
     fn: Function
     uses: Uses

@@ -30,7 +30,7 @@ from tilejit.ir import Function, Op, listed, uses
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.target import target_of
-from tilejit.ir.types import Buffer, DType, Tile
+from tilejit.ir.types import Buffer, Tile
 from tilejit.schedule.cluster import divide
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.fragments import fragment_reads
@@ -81,7 +81,7 @@ def decide(fn: Function) -> Function:
 
 def check_warpgroups(fn: Function, threads: bool) -> None:
     """Raise CompilationError where three warpgroups cannot run a kernel: layouts have bits for four, so no op may count
-    on what the fourth would hold. threads: all threads of the producer copy."""
+    on what the fourth would hold."""
     warps = fn.attrs["num_warps"]
     if warps % 3:
         return
@@ -95,10 +95,9 @@ def check_warpgroups(fn: Function, threads: bool) -> None:
 
 
 def _choose_form(fn: Function, rings: list[Ring]) -> None:
-    """Specialise when wgmma loops read rings that a role of its own can fill: one thread of it by TMA, or where the
-    author asks for it (`warp_specialize=True`) as many threads as the consumers' by cp.async.
-
-    Raises CompilationError where the launch option asks for it and it cannot be."""
+    """Specialise when wgmma loops read rings that a role of its own can fill: one thread by TMA, or where the author
+    asks for it (`warp_specialize=True`) as many threads as the consumers' by cp.async. Raises CompilationError for what
+    cannot be."""
     warps, whole = fn.attrs["num_warps"], fn.attrs.get("warp_specialize")
     asked = [whole] if whole is not None else [
         x.attrs["warp_specialize"] for x in listed(fn.body)
@@ -166,8 +165,7 @@ def _say_roles(fn: Function, threads: bool) -> None:
 
 
 def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
-    """Write rings down on their loads. Loops one after another whose rings are alike use one: the tickets run on, and
-    nothing is drained in between."""
+    """Write rings down on their loads. Loops one after another with alike rings use one: the tickets run on."""
     groups, warps = fn.attrs.get("groups", 1), fn.attrs["num_warps"]
     for i, ring in enumerate(rings):
         each = groups if ring.local else 1
@@ -175,15 +173,13 @@ def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
             load.attrs.update(index=k, buffer=_buffer(load, ring.slots * each, fn.attrs.get("num_ctas", 1)))
         peers = max(load.attrs.get("multicast", 1) for load in ring.loads)
         alone = ring.kind == "async" and "producers" not in fn.attrs and warps * each * peers == 1
-        ring.channel = ring.name
-        goes_on = [r.name for r in rings[:i] if r.channel == r.name and _goes_on(ring, r, rings[:i], groups)]
-        ring.channel = (goes_on or [ring.name])[0]
+        ring.channel = next((r.name for r in rings[:i] if r.channel == r.name and _goes_on(ring, r, rings[:i], groups)),
+                            ring.name)
         for load in ring.loads:
             load.attrs["channel"] = ring.channel
-        ring.loads[0].attrs.update({k: v for k, v in (
-            ("ahead", ring.ahead), ("prompt", ring.prompt), ("tight", ring.tight), ("open", ring.open),
-            ("side", ring.side), ("role", "producer" if "producers" in fn.attrs and not ring.local else "")) if v},
-            arrivals=0 if alone else (warps // 4 if ring.by_group else warps) * peers)
+        how = {key: v for key in ("ahead", "prompt", "tight", "open", "side") if (v := getattr(ring, key))}
+        how |= {"role": "producer"} if "producers" in fn.attrs and not ring.local else {}
+        ring.loads[0].attrs.update(how, arrivals=0 if alone else (warps // 4 if ring.by_group else warps) * peers)
         if ring.channel == ring.name:
             fn.attrs["report"].append(_record(ring, "producers" in fn.attrs))
         elif not ring.text:
@@ -196,19 +192,17 @@ def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
 
 def _buffer(load: Op, slots: int, ctas: int) -> Buffer:
     """The buffer of one load, in each CTA: memory order is the tensor's."""
-    t = load.result.type
-    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    t, size = load.result.tile, load.result.dtype.bytes
     cut = 0 if "strip" in load.attrs else load.attrs.get("slice")
     shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
     if load.attrs.get("unaligned"):      # 16 bytes more for each strip, or the row
         strip = load.attrs.get("strip")
-        shape = (shape[0] + (shape[0] // strip if strip else 1) * 16 // t.elem.bytes,)
+        shape = (shape[0] + (shape[0] // strip if strip else 1) * 16 // size,)
     return Buffer.of(Tile(shape, t.elem), slots, memory_order(load))
 
 
 def _goes_on(ring: Ring, other: Ring, before: list[Ring], groups: int) -> bool:
-    """Whether a ring is that of a loop before, further on: as the text says, or as alike loads of loops next to each
-    other are."""
+    """Whether a ring is that of a loop before, further on: as the text says, or by alike loads side by side."""
     def shape(r: Ring) -> tuple:
         return (r.kind, r.local, r.by_warps, r.slots, r.open, r.by_group, r.ahead,
                 [{k: x.attrs.get(k) for k in ("buffer", "slice", "strip", "multicast")} for x in r.loads])

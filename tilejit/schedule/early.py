@@ -19,8 +19,7 @@ from tilejit.schedule.registers import MOST, room
 def issue_early(fn: Function) -> Function:
     """Move loads of vectors, with what they need and conversions of what they give, before the `dot_wait` they follow.
 
-    They pass arrivals at barriers and TMA stores to other arguments, and no other effect. As many move as there are
-    registers for beside the products; the report gets a line for each. Returns the function."""
+    They pass arrivals at barriers and TMA stores to other arguments; as many as there are registers for."""
     threads = fn.attrs["num_threads"]
     for block, registers in _blocks(fn.body, min(MOST, 65536 // threads)):
         for wait in [op for op in block.ops if op.name == "dot_wait"]:
@@ -80,8 +79,7 @@ def _advance(block: Block, wait: Op, room: int) -> list[Op]:
 
 
 def _may_pass(load: Op, stores: list[Op]) -> bool:
-    """Whether a load may pass stores, and is of few addresses: a matrix has one, of two registers, and a mask for each
-    access."""
+    """Whether a load may pass stores, and is of few addresses (those of a matrix take two registers each)."""
     source = argument_of(load.operands[0])
     return len(shape_of(load.result.type)) <= 1 and not is_volatile(load) and not any(
         may_alias(source, store) for store in stores)

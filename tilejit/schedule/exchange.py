@@ -19,8 +19,7 @@ SLOT_BYTES = 32768
 
 
 def write_sum(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
-    """`cluster_sum` with its scratch, its barriers and the parity of its first round: as many rounds, at least two if
-    there can be, as slots of `SLOT_BYTES` take. What stands for the result."""
+    """`cluster_sum` with its scratch and barriers, in as many rounds as slots of `SLOT_BYTES` take."""
     layout, ctas = op.operands[0].layout, op.attrs["ctas"]
     parts = Parts(layout, rows_from_each(layout, ctas), ctas, 1)
     rounds = 1
@@ -38,8 +37,7 @@ def write_sum(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
 
 
 def write_fold(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
-    """What a CTA has is folded there, then what all have, where CTAs divide the axis of a reduction. What stands for
-    the results."""
+    """Where CTAs divide a reduction's axis, what each has is folded there, then what all have."""
     ctas = fn.attrs["num_ctas"]
     if not any(base[op.attrs["axis"]] for base in cta_bases(op.operands[0].layout, ctas)):
         return {}
@@ -55,8 +53,7 @@ def write_fold(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
 
 
 def _shared(name: str, slots: int, size: int, fn: Function, top: Builder) -> tuple[Value, ...]:
-    """Scratch, and the barriers `full` and `free`; a parity comes with them, which `split` carries from round to
-    round."""
+    """Scratch, and the barriers `full` and `free`; `split` carries their parity from round to round."""
     count, warps = slots * groups_of(fn), fn.attrs["num_warps"] * fn.attrs["num_ctas"]
     return (alloc(top, f"{name}_parts", Buffer((size,), uint8, slots, 0, (0,)), private=True),
             barriers(top, f"{name}.full", count, 1), barriers(top, f"{name}.free", count, warps))

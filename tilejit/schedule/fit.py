@@ -89,9 +89,7 @@ class Candidate:
 
 
 def fitted(fn: Function, see: See | None = None) -> Candidate:
-    """The first candidate that fits, else the last one. `see` is shown each pass of that one.
-
-    The function stays as it is."""
+    """The first candidate that fits, else the last one; `see` is shown its passes. The function stays as it is."""
     found = _candidate(fn, {}, list(fn.attrs.get("report", ())))
     for change in (_with_single_slots, _with_operands_each_time, _with_tight_rings, _without_store_role,
                    _with_one_staging_tile, _with_one_group, _with_fewer_slots, _without_copies):
@@ -104,8 +102,6 @@ def fitted(fn: Function, see: See | None = None) -> Candidate:
 
 
 def _with_single_slots(c: Candidate) -> Candidate | None:
-    """One slot for operands that are read in one trip only, where those that are read again a trip later would have no
-    second one otherwise."""
     return c.but(once=True) if not c.flows and "once" not in c.limits else None
 
 
@@ -116,8 +112,8 @@ def _with_operands_each_time(c: Candidate) -> Candidate | None:
 
 
 def _with_tight_rings(c: Candidate) -> Candidate | None:
-    """Rings with a slot less, as many iterations ahead as others of so many slots, where programs would have to share a
-    multiprocessor with fewer others for it, be it that their threads have all registers."""
+    """Rings with a slot less, as many iterations ahead, where programs would share a multiprocessor with fewer others
+    for it, be it that their threads have all registers."""
     share = c.fn.attrs["num_warps"] * target_of(c.fn).shared_bytes // FULL_WARPS
     prompt = any(r["prompt"] for r in c.rings.values()) and "tight" not in c.limits and not c.specialised
     return c.but(tight=True) if prompt and c.new.attrs["shared_bytes"] > share else None
@@ -176,16 +172,14 @@ def _without_copies(c: Candidate) -> Candidate | None:
 
 
 def _candidate(fn: Function, limits: dict[str, Any], notes: list[Record]) -> Candidate:
-    """Decided, written, and with its shared memory laid out: rings as deep as asked for or, where that is open, as
-    fit."""
+    """Written, with its shared memory laid out: rings as deep as asked for or, where that is open, as fit."""
     written = dict(limits)
     new, rings = _written(fn, written, notes)
     allocator, lean = Allocator(new), MOST_SLOTS
     roles = "producers" in new.attrs
 
     def give(which: Rings, count: int, **limit: int) -> None:
-        """Give rings so many slots: where they are written, if that is no other form and nobody fills them ahead, or by
-        writing all again as `limit` says."""
+        """Give rings so many slots where they are written or, in another form, by writing all again (`limit`)."""
         nonlocal new, rings, allocator
         written.update(limit)
         if count > 1 and all(r["role"] for r in which.values()):
@@ -231,8 +225,7 @@ def _limited(fn: Function, limits: dict[str, Any], notes: list[Record]) -> Funct
 
 def _written(fn: Function, limits: dict[str, Any], notes: list[Record], see: See | None = None,
              ) -> tuple[Function, Rings]:
-    """Decided and written by the passes, one after another, with the rings as decided; `see` is shown what each of them
-    made."""
+    """Written by the passes, one after another, with the rings as decided; `see` is shown what each made."""
     fn, rings = _limited(fn, limits, notes), {}
     for name, step in PASSES.items():
         fn = step(fn)

@@ -24,8 +24,8 @@ from tilejit.schedule.registers import MOST, room
 
 
 def fragment_reads(fn: Function, table: Uses) -> set[Op]:
-    """The conversions whose results products read from shared memory, fragment by fragment: the largest ones where a
-    block's tiles take more registers than there are."""
+    """The conversions whose results products read from shared memory: the largest ones where a block's tiles take more
+    registers than there are."""
     ops, found = listed(fn.body), set[Op]()
     able = sorted((op for op in ops if op.name == "convert" and _able(op, table)), key=lambda op: -size(op.result))
     if not able:
@@ -44,18 +44,16 @@ def fragment_reads(fn: Function, table: Uses) -> set[Op]:
 
 
 def _able(op: Op, table: Uses) -> bool:
-    """Whether an operand goes through shared memory to products by mma.sync alone, which can read it there: all of them
-    along the same dimension, but of 16 bits, which ldmatrix transposes."""
-    t = op.result.type
-    found = _products(op.result, table)
+    """Whether an operand goes through shared memory to products by mma.sync alone, which can read it there: all along
+    the same dimension, but of 16 bits, which ldmatrix transposes."""
+    t, found = op.result.type, _products(op.result, table)
     return isinstance(t, Tile) and isinstance(t.elem, DType) and t.elem.bits in (8, 16, 32) and len(t.shape) == 2 \
         and bool(found) and of_convert(op) > 0 and not in_place(op.result, table) \
         and (len({k for _, k in found}) == 1 or t.elem.bits == 16)
 
 
 def _products(v: Value, table: Uses) -> list[tuple[Op, int]]:
-    """The products by mma.sync that read a tile or its transpose, and along which of its dimensions K is; nothing if
-    something else reads it, too."""
+    """The products by mma.sync that alone read a tile or its transpose, and its dimension that is K."""
     found: list[tuple[Op, int]] = []
     for user, i in table.get(v, ()):
         if user.name == "dot" and "unit" in user.attrs and i < 2:
@@ -68,8 +66,7 @@ def _products(v: Value, table: Uses) -> list[tuple[Op, int]]:
 
 
 def write_fragments(op: Op, b: Builder, c: Context) -> None:
-    """Write what a conversion would write to scratch to a buffer of its own, for its products; other conversions of the
-    same tile find it. A transpose is another view of it."""
+    """Write an operand to a buffer of its own for its products; a transpose is another view of it."""
     source = op.operands[0]
     if op.name == "trans":
         c.fragments[op.result] = b("view_trans", c.fragments[source], order=(1, 0))

@@ -32,8 +32,7 @@ WARP_BYTES, WARP_ELEMENTS = 8192, 1024
 
 
 def cluster_of(size: int, block: int, most_warps: int = 16) -> tuple[int, int]:
-    """(CTAs that divide the rows that a program keeps in shared memory, warps of each); size: bytes of all of them,
-    block: elements of one."""
+    """(CTAs that divide rows of `size` bytes in shared memory, `block` elements in one; warps of each)."""
     ctas, shared = 1, target_named(None).shared_bytes
     while ctas < CTAS and shared // (size // ctas + BESIDE) < (RESIDENT if ctas == 1 else DIVIDED):
         ctas *= 2
@@ -47,11 +46,10 @@ def warps_anywhere(size: int, block: int, most: int) -> int:
 
 
 def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Options for a cluster of CTAs where the author asks for none and the rows that a program keeps, in shared memory
-    or for want of it in registers, leave too little room for one CTA's neighbours; for fewer warps where rows are too
-    short for so many to be kept, or begin anywhere, so that registers are what fewer of them find room for on a
-    multiprocessor (4097 columns of bf16 on an H200, softmax: 0.52 of a copy with 8 warps, 0.80 with 4); None where the
-    author's are as well."""
+    """Options for a cluster of CTAs where the author asks for none and the rows that a program keeps leave too little
+    room for one CTA's neighbours; for fewer warps where rows are too short for so many, or begin anywhere, so that
+    registers are what fewer of them find room for (4097 columns of bf16 on an H200, softmax: 0.52 of a copy with 8
+    warps, 0.80 with 4); None where the author's are as well."""
     if options.get("num_ctas", 1) != 1 or options.get("cluster_split") or options.get("launch_cooperative_grid") or \
             not target_of(fn).hopper:
         return None
@@ -78,9 +76,7 @@ def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def in_flight(fn: Function) -> Record | None:
-    """The record of a kernel that loads tiles outside of loops and has no products; None for any other.
-
-    Counted is what a program asks for before it needs any of it, at most: registers are not known here."""
+    """The record of a kernel without products: what it loads outside of loops before it needs any of it."""
     ops = listed(fn.body)
     tiles = [op.result.type for op in fn.body.ops if op.name in ("load", "row_read")]
     rows = [op.operands[0].buffer for op in ops if op.name == "row_copy" and loop_around(op) is None]

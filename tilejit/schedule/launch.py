@@ -17,8 +17,7 @@ from tilejit.ir.target import target_of
 
 
 def await_launch(fn: Function) -> Function:
-    """Decide when the kernel may begin, in its attributes and the report, and put in the waits, in place; returns the
-    function."""
+    """Decide when the kernel may begin, and put in the waits, in place; returns the function."""
     begins_early, why = dependent(fn)
     fn.attrs["dependent_launch"] = begins_early
     fn.say("dependent_launch", why)
@@ -28,8 +27,7 @@ def await_launch(fn: Function) -> Function:
 
 
 def _place(block: Block) -> None:
-    """Put in one wait for all threads of a block, ahead of what may touch global memory; those of a role, or one that
-    is elected, wait for themselves."""
+    """Put in one wait for a block's threads, ahead of what may touch global memory; those of a role have their own."""
     for i, op in enumerate(block.ops):
         if op.define.regions == "warps":
             for region in op.regions:

@@ -115,8 +115,7 @@ def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
 
 
 def slice_problem(fn: Function, needed: set[Value], what: str, tiles: bool = False) -> str:
-    """Why another role cannot compute these values, which decide `what`; empty if it can. tiles: it has as many threads
-    as those that compute, so that it may hold tiles."""
+    """Why a role that may hold `tiles`, or not, cannot compute these values, which decide `what`; empty if it can."""
     for v in needed:
         if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"} and not _both_may_read(v.op, fn, tiles):
             line = f" ({v.op.loc.short()})" if v.op.loc else ""
@@ -127,8 +126,7 @@ def slice_problem(fn: Function, needed: set[Value], what: str, tiles: bool = Fal
 
 
 def _both_may_read(op: Op, fn: Function, tiles: bool) -> bool:
-    """Whether two roles may each do a load: of one number (or of a tile), from an argument that the kernel does not
-    write."""
+    """Whether two roles may each do a load: of a number (or of a tile), from what the kernel does not write."""
     source = argument_of(op.operands[0])
     return (op.name == "load" and (tiles or not isinstance(op.result.type, Tile)) and source is not None
             and not any(argument_of(x.operands[0]) is source for x in listed(fn.body)

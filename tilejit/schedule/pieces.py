@@ -117,8 +117,7 @@ def write_piece(pieces: Pieces, index: int, v: Value, views: dict[Op, Value], no
 
 
 def _sources(op: Op, axis: int) -> list[int | None] | None:
-    """For each operand of an op the dimension along K if `axis` of its result is (None: it is needed whole); None if
-    the op cannot be done in pieces."""
+    """An operand's dimension along K if `axis` of the result is (None: needed whole); None for no pieces."""
     shape = op.result.tile.shape
     if op.name == "desc_load":
         return [None] * len(op.operands) if len(shape) == 2 else None

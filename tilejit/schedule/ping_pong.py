@@ -25,11 +25,11 @@ from tilejit.schedule.thread import thread
 
 
 def choose_ping_pong(fn: Function, rings: Sequence[Ring]) -> None:
-    """Two groups of consumers that take the iterations of a persistent loop by turns (ping-pong): the stores of
-    one tile happen behind the products of the next (CUTLASS calls the scheme so).
+    """Two groups of consumers that take the iterations of a persistent loop by turns: one stores while the other
+    multiplies.
 
-    By default where num_warps is 4 and a group's accumulators leave room; `num_consumer_groups` says otherwise.
-    Raises CompilationError where it was asked for and cannot be."""
+    By default where num_warps is 4 and a group's accumulators leave room; `num_consumer_groups` says otherwise. Raises
+    CompilationError where it was asked for and cannot be."""
     asked = fn.attrs.get("num_consumer_groups")
     if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or "producers" not in fn.attrs):
         return
@@ -81,9 +81,8 @@ def _deal_problem(loop: Op, rings: Sequence[Ring]) -> str:
 
 def deal_to_groups(fn: Function, block: Block, groups: int, top: Builder, b: Builder,
                first: tuple[Value, Value]) -> dict[str, Value]:
-    """Deal the loop of a role's block that says so (`dealt`) to the role's groups, in place. `top` puts in the barrier,
-    `b` what the role begins with; `first`: the constants 0 and 1. Returns, by rings, how many tickets the others take,
-    where they do."""
+    """Deal the loop of a role's block that says so (`dealt`) to the role's groups, in place; by rings, how many tickets
+    the others take. `top` puts in the barrier, `b` what the role begins with; `first`: the constants 0 and 1."""
     loop = next((op for op in listed(block) if op.attrs.get("dealt")), None)
     if loop is None:
         return {}
@@ -142,60 +141,54 @@ def _deal(fn: Function, loop: Op, groups: int, top: Builder) -> dict[str, Value]
 
 def tickets(iteration: Block, takes: Collection[Op], b: Builder) -> Value | None:
     """How often an iteration comes to ops that take a ring's tickets, computed ahead of it; None if that cannot be."""
-    try:
-        return _Count(iteration, takes, b).block(iteration)
-    except LookupError:
-        return None
+    inside = {v for op in listed(iteration) for v in (*op.results, *(a for r in op.regions for a in r.args))}
+    env: dict[Value, Value] = {}
 
-
-class _Count:
-    def __init__(self, iteration: Block, takes: Collection[Op], b: Builder):
-        self.takes, self.b = takes, b
-        self.inside = {v for op in listed(iteration) for v in (*op.results, *(a for r in op.regions for a in r.args))}
-        self.env: dict[Value, Value] = {}
-
-    def block(self, block: Block) -> Value:
-        """The number for a block."""
+    def count(block: Block) -> Value:
         total: Value | None = None
         for op in block.ops:
-            if op in self.takes:
-                more = self.b.const(1, int32)
-            elif not any(x in self.takes for x in whole(op)):
+            if op in takes:
+                more = b.const(1, int32)
+            elif not any(x in takes for x in whole(op)):
                 continue
             elif op.name == "for":
-                more = self.loop(op)
+                more = loop(op)
             elif op.name == "if":
-                condition = self.copy(op.operands[0])
-                more = self.b("select", condition, *(self.block(region) for region in op.regions))
+                condition = copy(op.operands[0])
+                more = b("select", condition, *map(count, op.regions))
             else:
                 raise LookupError
-            total = more if total is None else self.b("add", total, more)
-        return self.b.const(0, int32) if total is None else total
+            total = more if total is None else b("add", total, more)
+        return b.const(0, int32) if total is None else total
 
-    def loop(self, loop: Op) -> Value:
-        """The number for a loop: its trips, times what one of them takes."""
-        b = self.b
-        lo, hi, step = (self.copy(v) for v in loop.operands[:3])
+    def loop(op: Op) -> Value:
+        """Its trips, times what one of them takes."""
+        lo, hi, step = map(copy, op.operands[:3])
         length = b("sub", hi, lo)
         if const_of(step) != 1:
             length = b("idiv", b("add", length, b("sub", step, b.const(1, step.type))), step)
         trips = b("maximum", length, b.const(0, length.type))
         trips = trips if length.type == int32 else b("cast", trips, type=int32)
-        each = sum(op in self.takes for op in loop.regions[0].ops)
+        each = sum(x in takes for x in op.regions[0].ops)
         if not each:                         # they are in a loop in this one
             raise LookupError
         return trips if each == 1 else b("mul", trips, b.const(each, int32))
 
-    def copy(self, v: Value) -> Value:
+    def copy(v: Value) -> Value:
         """A value of the iteration, computed ahead of it."""
-        if v not in self.inside or v in self.env:
-            return self.env.get(v, v)
+        if v not in inside or v in env:
+            return env.get(v, v)
         if not isinstance(v.op, Op) or not v.op.define.pure or v.op.regions:
             raise LookupError
         for x in v.op.operands:
-            self.copy(x)
-        self.b.insert(clone_op(v.op, self.env))
-        return self.env[v]
+            copy(x)
+        b.insert(clone_op(v.op, env))
+        return env[v]
+
+    try:
+        return count(iteration)
+    except LookupError:
+        return None
 
 
 def deal_to_own(block: Block, groups: int) -> None:

@@ -44,8 +44,7 @@ def find_chains(fn: Function, rings: Sequence[Ring], table: Uses) -> None:
 
 
 def _only_passes_on(dot: Op, loop: Op, table: Uses) -> bool:
-    """Whether a product by wgmma adds to what a loop carries for it alone, and reads slots, or a first operand in
-    pieces."""
+    """Whether a product adds to what a loop carries for it alone, and reads slots, or a first operand in pieces."""
     body, acc = loop.regions[0], edge_of(dot.operands[2])
     return dot.parent is body and acc is not None and acc[0] is loop and table.get(dot.operands[2]) == [(dot, 2)] and \
         table.get(dot.result) == [(body.terminator, acc[1].index)] and "unit" not in dot.attrs and \
@@ -105,8 +104,7 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
 
 
 def _sums(op: Op, extra: dict, b: Builder, c: Context) -> Value:
-    """What a product adds to; one from zero reads nothing (`zero`), and in flight round a loop it writes the registers
-    of the one before."""
+    """What a product adds to; from zero it reads nothing (`zero`), in flight it writes registers of the one before."""
     before = c.flying.get(op)
     if const_of(op.operands[2]) == 0:
         extra["zero"] = True

@@ -118,8 +118,7 @@ class _Release:
                 yield op
 
     def _arrivals(self, ring: Ring) -> dict[str, Any]:
-        """Who arrives: a thread of each warpgroup where only wgmma reads, else a lane of each warp; and in how many
-        CTAs."""
+        """Who arrives: a thread of each warpgroup where only wgmma reads, else a lane of each warp; and where."""
         views = [op.result for x in ring.buffers for op, _ in self.uses[x] if op.name == "view"]
         readers = [op for v in views for op in self._readers(v)]
         per = "warpgroup" if readers and all(op.name == "dot_async" for op in readers) else "warp"

@@ -89,8 +89,7 @@ def find_rings(fn: Function, ops: Sequence[Op], table: Uses) -> list[Ring]:
 
 
 def _homes(loads: list[Op]) -> dict[str | None, Op]:
-    """The loop, of several the innermost, that each ring which has a name in the text is for: a rotated loop has loads
-    of it before and behind."""
+    """The innermost loop that each ring named in the text is for: a rotated loop has loads before and behind."""
     found: dict[str | None, Op] = {}
     for op in loads:
         loop, name = loop_around(op), op.attrs.get("ring")
@@ -115,8 +114,7 @@ def _merged(rings: list[Ring], alike: Callable[[Ring, Ring], bool]) -> list[Ring
 
 
 def _share(one: Ring, two: Ring) -> bool:
-    """Whether two rings in a block feed the same products, or in a loop one that is the same, and all their loads come
-    before the first product: the consumers wait where the last load stands."""
+    """Whether two rings in a block feed the same products, or in a loop share one, with all loads before the first."""
     block = one.loads[0].parent
     if not (one.views and two.views and two.loads[0].parent is block and one.slots == two.slots and
             one.kind == two.kind and one.by_warps == two.by_warps) or block is None:
@@ -130,8 +128,7 @@ def _share(one: Ring, two: Ring) -> bool:
 
 
 def fill_ahead(fn: Function, ops: Sequence[Op], rings: list[Ring], in_pieces: set[Op]) -> list[Ring]:
-    """Have those who read a ring fill it, so many iterations ahead, where no other role does; the rings, those that are
-    filled alike made one."""
+    """Have those who read a ring fill it ahead where no other role does; those that are filled alike are one."""
     for ring in rings:
         if (ring.local or "producers" not in fn.attrs) and ring.loop is not None and ring.slots > 1:
             problem = _ahead_problem(ring)
@@ -164,8 +161,7 @@ def _ahead_problem(ring: Ring) -> str:
 
 
 def _alike_ahead(one: Ring, two: Ring) -> bool:
-    """Whether the threads that compute fill two rings ahead for one loop by the same copies: both are filled at the end
-    of a trip, or behind what reads them. By cp.async a thread holds the addresses of both at once."""
+    """Whether those who compute fill two rings ahead by the same copies: not too many, by cp.async."""
     def shape(ring: Ring) -> tuple:
         return (ring.ahead, ring.prompt, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
 
@@ -182,8 +178,7 @@ def _copies(ring: Ring) -> int:
 
 
 def rings_of(fn: Function) -> dict[str, dict[str, Any]]:
-    """What the text says of each ring, by its name: the attributes of its first load, and `slots` of each of its
-    `groups` of readers; whether the slots are read `again`."""
+    """What the text says of each ring: its first load's attributes, `slots` of each group, if it is read `again`."""
     ops = [op for op in listed(fn.body) if "channel" in op.attrs and kind_of(op)]
     again = {op.attrs["channel"] for op in ops if "again" in op.attrs}
     found: dict[str, dict[str, Any]] = {}

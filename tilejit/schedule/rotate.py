@@ -45,8 +45,7 @@ def steady_state(loop: Op) -> Block:
 
 
 def rotate(fn: Function) -> Function:
-    """Expand every staged loop, in place; returns the function. Raises VerificationError for stages that no order of
-    the loop's dependences allows."""
+    """Expand every staged loop, in place. Raises VerificationError for stages that dependences forbid."""
     parts: list[Staged] = []
     for loop in [op for op in listed(fn.body) if is_staged(op)]:
         part = Staged(loop)
@@ -119,8 +118,7 @@ def _steady(part: Staged, bounds: list[Value], carried: list[Value], b: Builder,
 
 
 def _in_pairs(part: Staged, carried: list[Value], b: Builder) -> list[Value]:
-    """All further iterations, two at a time, and the last one or two: what is carried from one trip to the next is
-    made in two places, so its registers are never copied."""
+    """All further iterations, two at a time, and the last one or two: what is carried is made in two places."""
     lo, hi, step = part.loop.operands[:3]
     size = const_of(step)
     assert size is not None

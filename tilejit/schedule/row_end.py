@@ -14,8 +14,8 @@ from tilejit.ir.types import DType, elem_of, int1, int32
 
 
 class RowEnd:
-    """Where the row ends that ops work on. `bound`: what masks compare the elements' index with, if all of them compare
-    it with the same number; wide: whether a value is a tile like the row, element for element."""
+    """Where the row ends that ops work on. `bound`: what all masks compare the elements' index with; wide: whether a
+    value is a tile like the row, element for element."""
 
     def __init__(self, ops: Iterable[Op], wide: Callable[[Value], bool]):
         self.wide = wide
@@ -60,8 +60,7 @@ class RowEnd:
         return op.operands[:1] if op.name == "local_load" and self.within(op.operands[-1]) else op.operands
 
     def beyond(self, v: Value, b: Builder, now: dict[Value, Value], made: dict[Value, Value | None]) -> Value | None:
-        """The number that every element of a value is behind the end; None where they may differ. now: what stands for
-        values that are no tiles."""
+        """What every element of a value is behind the end, None if they differ. now: of values that are no tiles."""
         if not self.wide(v):
             return now.get(v, v)
         if v not in made:
@@ -102,8 +101,7 @@ class RowEnd:
 
 
 def times(op: Op) -> str:
-    """How a number that many elements have is folded into a reduction: `many` times (a sum of wide numbers), `once`, or
-    not at all (empty)."""
+    """How a number that many elements have is folded in: `many` times (a wide sum), `once`, or not (empty)."""
     region = op.regions[0]
     if len(op.operands) != 1 or len(region.ops) != 2 or set(region.ops[0].operands) != set(region.args):
         return ""

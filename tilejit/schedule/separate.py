@@ -87,8 +87,7 @@ def _meet(live: Liveness, step: Step, needs: list[str]) -> None:
 
 
 def _hand_over(live: Liveness, gate: Op, block: Block, wraps: bool, group: list[Step]) -> None:
-    """The role that computes arrives on a new mbarrier when it is done with the bytes; the one that loads waits for it
-    before `gate`, which fills them."""
+    """The role that computes arrives on a new mbarrier; the one that loads waits for it before `gate`."""
     fn, roles = live.fn, live.roles
     assert roles is not None
     ctas = fn.attrs.get("num_ctas", 1)

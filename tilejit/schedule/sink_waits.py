@@ -97,8 +97,7 @@ def _products(wait: Op) -> tuple[Op, ...]:
 
 
 def _holder(op: Op, sinking: list[Sinking], guarded: dict[Value, str], adjacent: bool) -> Sinking | None:
-    """The wait that a release must stay behind: of the last product that reads the slot; if the product was issued
-    elsewhere, the wait that it stands right behind."""
+    """The wait that a release stays behind: of the last product that reads the slot, or right before it."""
     if op.name != "mbar_arrive":
         return None
     for x in reversed(sinking):
@@ -108,8 +107,7 @@ def _holder(op: Op, sinking: list[Sinking], guarded: dict[Value, str], adjacent:
 
 
 def _needed(op: Op, sinking: list[Sinking]) -> int:
-    """How many of the waits, the first ones, must be over before an op: those whose sums it uses, all of them at
-    control flow, at barriers and at a block's end."""
+    """How many of the waits must be over before an op: those whose sums it uses, all at control flow and barriers."""
     ends = op.regions and op.name != "elect" and op.define.regions != "fold" or "terminator" in op.define.traits
     if ends or "sync" in op.define.effects and "scheduled" not in op.define.traits:
         return len(sinking)

@@ -22,8 +22,7 @@ from tilejit.schedule.tickets import Channel, channels, write_tickets
 
 
 def split(fn: Function) -> Function:
-    """Write the roles, in place; returns the function. What fills and stores say of a `role` is another one's than the
-    consumers'; the function says how many `groups` of those there are, and what `registers` each role has."""
+    """Write the roles, in place: what fills and stores say of a `role` is another one's than the consumers'."""
     warps = fn.attrs["num_warps"]
     ops = listed(fn.body)
     rings = channels(fn, ops)

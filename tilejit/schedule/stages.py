@@ -125,8 +125,7 @@ def mark(loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) ->
 
 
 def _read_again(loop: Op, load: Op) -> None:
-    """Where products at stage 1 read the slot of a load at stage 0: the load once more, which is no copy but the name
-    of that slot a trip later (`again`)."""
+    """Where products at stage 1 read the slot of a load at stage 0: the name of that slot a trip later (`again`)."""
     body, table = loop.regions[0], uses(top_of(loop))
     late = [(u, i) for u, i in table.get(load.result, ()) if u.attrs.get("stage", 0) > load.attrs["stage"]]
     if not late or not in_place(load.result, table):

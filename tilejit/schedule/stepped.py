@@ -63,8 +63,7 @@ class _Loop:
         self.known: dict[Value, str] = {self.body.args[0]: "moves"}
 
     def kind(self, v: Value) -> str:
-        """Whether a value `stays` through the loop (and may be computed before it), `moves` as far in every trip, or
-        does neither (empty)."""
+        """Whether a value `stays` through the loop, `moves` as far in every trip, or does neither (empty)."""
         if v not in self.known:
             self.known[v] = self._kind(v)
         return self.known[v]

@@ -29,8 +29,7 @@ IDLE_WARPS = 3
 
 
 def choose_store_role(fn: Function, rings: Sequence[Ring], threads: bool) -> int:
-    """Give the TMA stores to warps of their own where `store_role` asks for it, or leaves it open and it pays, and it
-    can be; else consumers store. How many warps those are. threads: all threads of the producer copy."""
+    """How many warps of their own store: where `store_role` asks for it, or it pays, and it can be; else 0."""
     asked = fn.attrs.get("store_role")
     if asked is False:
         return 0
@@ -61,12 +60,10 @@ def choose_store_role(fn: Function, rings: Sequence[Ring], threads: bool) -> int
 
 
 def _pays(fn: Function, rings: Sequence[Ring], stores: Mapping[Op, Staging]) -> bool:
-    """Whether one group of consumers stores tiles in a loop, in pieces of whole lines. Where the author says which
-    memory is free (`promote_reuse`), consumers store there; and where atomics release stores they would wait.
-
-    Measured on an H200, products of 14 shapes: 0 to 2% gained (4% where rings are short); narrower pieces, which are
-    handed over more often, lose 1 to 3%, and so do ping-pong groups, which hide their stores anyway, and loops
-    whose products are issued an iteration ahead (1 to 5%)."""
+    """Whether one group of consumers stores tiles in a loop, in pieces of whole lines, with no atomics that release
+    them and no memory that the author says is free (`promote_reuse`). (H200, products of 14 shapes: 0 to 2% gained, 4%
+    where rings are short; narrower pieces lose 1 to 3%, as do ping-pong groups, and products an iteration ahead, 1 to
+    5%.)"""
     ahead = any(r.loop is not None and r.loop.attrs.get("pairs") for r in rings)
     kept = _releasing(fn) or any(op.name == "promote_reuse" for op in listed(fn.body))
     return fn.attrs["groups"] == 1 and not kept and not ahead and all(
@@ -102,8 +99,7 @@ def _staged(fn: Function, threads: bool) -> tuple[dict[Op, Staging], str]:
 
 
 def write_stores(fn: Function, block: Block, puts: bool, b: Builder) -> None:
-    """Put one side of the protocol in the place of stores, in place: of the role that `puts` them in memory, or of the
-    consumers. `b` puts in what the role begins with."""
+    """Put one side of the protocol in the place of stores: of the role that `puts` them, or the consumers'."""
     rings: dict[str, list[Op]] = {}
     barriers = barriers_of(fn)
     for op in listed(block):

@@ -11,8 +11,7 @@ from typing import Any
 
 from tilejit.errors import ClusterError
 from tilejit.ir import Builder, Function, Op, Value, beside, erase, listed
-from tilejit.ir.report import Record
-from tilejit.ir.types import Buffer, Desc, DType, Tile
+from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.layout.clusters import alone, divided_dim
 from tilejit.layout.staging import splits_by_registers, stripes_of, turned
 from tilejit.schedule.buffers import alloc, barriers, top_of
@@ -30,11 +29,9 @@ def is_store(op: Op) -> bool:
 
 @dataclass(frozen=True)
 class Staging:
-    """The staging of one `desc_store` or `desc_atomic` in one CTA.
-
-    size, axis: pieces have so many elements along that dimension: columns, or rows of the transpose of a product.
-    buffer: `slots` tiles, one piece each, for each of the `stripes` of the other dimension, one a warpgroup (with one
-    stripe all warpgroups write a piece together). slice: the dimension of which the CTAs of a cluster store a part
+    """The staging of one `desc_store` or `desc_atomic` in one CTA: pieces of `size` elements along `axis` (columns, or
+    rows of a product's transpose), a `buffer` of `slots` for each of the `stripes` of the other dimension, one a
+    warpgroup (with one all write a piece together). slice: the dimension of which the CTAs of a cluster store a part
     each."""
 
     size: int
@@ -52,14 +49,11 @@ class Staging:
 
 
 def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Staging:
-    """How a store of a tile is staged: `store_stages` tiles, or `staging`; one where registers do not split into
-    pieces.
-
-    in_rounds: every store goes through all slots a whole number of times.
-
-    Raises ClusterError for a tile that the CTAs of a cluster do not divide along one dimension of the block."""
-    desc = op.operands[0].type
-    assert isinstance(t.elem, DType) and t.layout is not None and isinstance(desc, Desc)
+    """How a store of a tile is staged: in one piece where registers do not split. in_rounds: through all slots a whole
+    number of times. Raises ClusterError for a tile that the CTAs of a cluster do not divide along one dimension of the
+    block."""
+    desc = op.operands[0].desc
+    assert isinstance(t.elem, DType) and t.layout is not None
     ctas, shape, layout, cut = fn.attrs.get("num_ctas", 1), t.shape, t.layout, None
     merged = desc.ahead_of(len(shape)) is None              # some of its rows would be no block
     if ctas > 1:
@@ -86,8 +80,7 @@ def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Stagin
 
 
 def stage_stores(fn: Function) -> Function:
-    """Write stores through their staging, in place; returns the function. Stores of equal pieces share it: each waits
-    for its slots, and starts at the first one. With `store_stages=1` a store is waited for at once."""
+    """Write stores through their staging, in place; those of equal pieces share it, each waits for its slots."""
     stores = [op for op in listed(fn.body) if is_store(op)]
     if not stores:
         return fn
@@ -95,7 +88,11 @@ def stage_stores(fn: Function) -> Function:
     for op in sorted(stores, key=lambda op: "channel" not in op.attrs):        # those of a store role first
         t = op.operands[1].tile
         found[op] = s = staging_of(op, t, fn, in_rounds="channel" in op.attrs)
-        fn.attrs["report"].append(_describe(op, s))
+        cut, other = ("columns", "rows") if s.axis == len(s.buffer.shape) - 1 else ("rows", "columns")
+        size = s.stripes * s.buffer.slot_bytes
+        fn.say("store", f"store at {op.place}: TMA, staged {s.size} {cut} at a time in {s.slots} x {size} bytes"
+               + (f", every warpgroup its own {other}" if s.stripes > 1 else ""), op.place, size=s.size, slots=s.slots,
+               bytes=size, stripes=s.stripes)
         if (s.buffer, s.stripes) in buffers:
             continue
         name = op.attrs.get("channel") or f"{op.operands[0].name or 'store'}_stage"
@@ -113,12 +110,3 @@ def stage_stores(fn: Function) -> Function:
     erase(set(stores), fn.body)
     Builder(fn.body, len(fn.body.ops) - 1, fn.body.terminator.loc).op("store_wait")
     return fn
-
-
-def _describe(op: Op, s: Staging) -> Record:
-    """The staging, for the report."""
-    cut, other = ("columns", "rows") if s.axis == len(s.buffer.shape) - 1 else ("rows", "columns")
-    where, size = op.place, s.stripes * s.buffer.slot_bytes
-    return Record("store", f"store at {where}: TMA, staged {s.size} {cut} at a time in {s.slots} x {size} bytes"
-                  + (f", every warpgroup its own {other}" if s.stripes > 1 else ""), where, size=s.size, slots=s.slots,
-                  bytes=size, stripes=s.stripes)

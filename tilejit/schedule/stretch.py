@@ -17,7 +17,7 @@ STRIP, SINGLE = 16, 2
 
 class Stretch:
     """What follows from a row in its block, from one op to another. back: the store that goes through the row's own
-    place in shared memory; side_by_side: threads have several elements side by side of a row that begins anywhere."""
+    place; side_by_side: threads have several elements side by side of a row that begins anywhere."""
 
     def __init__(self, block: Block, load: Op, stores: Sequence[Op], ctas: int):
         self.block, self.load, self.stores = block, load, stores
@@ -92,8 +92,7 @@ class Stretch:
         return all(self.can(x, seen) for x in op.operands)
 
     def may_be_side_by_side(self, inside: list[Op]) -> bool:
-        """Whether threads that hold single elements of a row that begins anywhere may have several side by side: it is
-        the only row in shared memory, and masks tell its elements from what is beside them."""
+        """Whether side by side: the only row in shared memory, whose elements masks tell from those beside them."""
         elem, ends, wide = elem_of(self.load.result.type), self.ends, self.row.wide
         if not self.alone or self.aligned() or ends.bound is None:
             return False
@@ -104,8 +103,7 @@ class Stretch:
                    (op.name != "load" or len(op.operands) > 1 and ends.holds(op.operands[1])) for op in inside)
 
     def goes_back(self, op: Op) -> bool:
-        """Whether what is stored may take the place of a row that begins anywhere, to be copied to memory as a whole:
-        threads that hold single elements would store them one by one."""
+        """Whether what is stored, of single elements a thread, may take the row's place, to be copied as a whole."""
         elem = elem_of(self.load.result.type)
         if op.name != "store" or self.block.parent is not None or not self.alone or self.aligned() or \
                 op.attrs.get("vec", 1) > 1 or elem_of(op.operands[1].type) != elem:

@@ -47,9 +47,9 @@ class Row:
 
 
 class Strip:
-    """Strip `index` of a row's values, which `b` writes. end: where the row ends, for a strip before that. `ahead`: how
-    many strips behind an iteration's first one it is, which begins in memory at `starts`. `first`: where the row ends,
-    for a strip that may begin before it."""
+    """Strip `index` of a row's values, which `b` writes. end: where the row ends, for a strip before that; `first`: for
+    one that may begin before it. `ahead`: strips behind an iteration's first one, which begins in memory at
+    `starts`."""
 
     def __init__(self, row: Row, index: Value, b: Builder, end: RowEnd | None = None, ahead: int = 0,
                  starts: dict[Value, Value] | None = None, first: RowEnd | None = None):

@@ -43,7 +43,9 @@ def strip_rows(fn: Function) -> Function:
                 if stretch.legal():
                     strips = _Passes(stretch)
                     strips.write()
-                    fn.attrs["resident_registers"] = max(strips.registers(), fn.attrs.get("resident_registers", 0))
+                    wide = elem_of(load.result.type).bits >= 64
+                    least = DOUBLE if wide else REGISTERS if stretch.aligned() else UNALIGNED
+                    fn.attrs["resident_registers"] = max(least, fn.attrs.get("resident_registers", 0))
                     count, size, passes = strips.row.count, strips.row.size, strips.passes
                     fn.say("strips", f"{load.result.name or 'a row'} at {load.place} stays in shared memory: {count} "
                            f"strips of {size}, read by each of {passes} passes", load.place, count=count, size=size,
@@ -57,19 +59,13 @@ def _is_wide(v: Value) -> bool:
 
 
 class _Passes:
-    """A stretch written in passes over its row. tail: the strip in which the row ends; rest: results in one CTA, into
-    which what was left out is folded with the other CTAs'."""
+    """A stretch in passes over its row. tail: the strip in which it ends; rest: results still to be folded."""
 
     def __init__(self, stretch: Stretch):
         self.stretch, self.row, self.ends = stretch, stretch.row, stretch.ends
         self.at_once, self.passes = stretch.at_once, 0
         self.tail: Value | None = None
         self.rest: dict[Value, Op] = {}
-
-    def registers(self) -> int:
-        """What a thread needs at least."""
-        wide = elem_of(self.stretch.load.result.type).bits >= 64
-        return DOUBLE if wide else REGISTERS if self.stretch.aligned() else UNALIGNED
 
     def fold_rest(self, op: Op, result: Value, b: Builder) -> None:
         """Fold what a pass has left out into a reduction's result."""
@@ -88,8 +84,7 @@ class _Passes:
         now[result] = total
 
     def lay_out(self, loads: bool, b: Builder) -> None:
-        """Strips for a pass: of 16 bytes a thread, the first from where the row's first 16 bytes begin; of 4 where
-        others are loaded, which lie elsewhere between 16 bytes, element by element."""
+        """Strips of 16 bytes a thread, from the row's first 16 bytes on; of 4 where others are loaded one by one."""
         row, size = self.row, elem_of(self.stretch.load.result.type).bits // 8
         unit = WORD if loads else STRIP
         before = b("row_shift", self.stretch.load.operands[0], unit=unit) if unit > size else None
@@ -152,8 +147,7 @@ class _Passes:
         return any(v.op is other for v in found)
 
     def one_pass(self, sinks: list[Op], b: Builder) -> None:
-        """A loop over the strips of the row for ops of which none needs another one: the first strip stands before it
-        if there is a reduction, which begins with it."""
+        """A loop over the strips for ops of which none needs another one; reductions begin with the first strip."""
         if not sinks:
             return
         self.passes += 1
@@ -190,8 +184,9 @@ class _Passes:
         results = self.loop(sinks, start, end, 1, early, results, b)
         for group in [folds] if not any("ctas" in op.attrs for op in folds) else [[op] for op in folds]:
             n = sum(len(op.operands) for op in group)
-            if group:
-                self.reduce(group, results[:n], b)
+            if group:                        # one reduction for several: there is one barrier
+                joint = joined(group, results[:n], b)
+                self.row.now.update(zip((r for op in group for r in op.results), joint.results))
             results = results[n:]
         for op in folds if early else ():
             if "ctas" in op.attrs:           # once, into what all CTAs have
@@ -200,11 +195,6 @@ class _Passes:
                 self.fold_rest(op, op.result, b)
         if self.stretch.back in sinks:
             self.put(b)
-
-    def reduce(self, folds: list[Op], values: list[Value], b: Builder) -> None:
-        """One reduction for several: there is one barrier."""
-        whole = joined(folds, values, b)
-        self.row.now.update(zip((r for op in folds for r in op.results), whole.results))
 
     def loop(self, sinks: list[Op], start: Value, end: Value, at_once: int, whole: bool, sums: list[Value],
              b: Builder) -> list[Value]:

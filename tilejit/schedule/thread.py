@@ -10,8 +10,7 @@ Step = Callable[[Op, list[Value]], list[Value]]
 
 
 def thread(block: Block, values: Sequence[Value], steps: Mapping[Op, Step], names: Sequence[str]) -> list[Value]:
-    """Call `steps[op](op, values)` of every such op in a block with the values that reach it, in place. Loops and
-    branches around them carry the values, by these names; returns those at the block's end."""
+    """Call `steps[op](op, values)` with the values that reach each op, carried through control flow."""
     return _thread(block, [*values], steps, names, {outer for op in steps for outer in enclosing(op)})
 
 

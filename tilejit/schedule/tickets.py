@@ -26,8 +26,8 @@ from tilejit.schedule.thread import Step, thread
 
 @dataclass(frozen=True)
 class Channel:
-    """A ring as its tickets know it: barriers (no `empty` where the warp that fills is the one that reads: its threads
-    meet instead), and slots of each group of consumers that fills its own (`groups`)."""
+    """A ring as its tickets know it: barriers (no `empty` where the warp that fills is the one that reads), and slots
+    of each group of consumers that fills its own (`groups`)."""
 
     name: str
     full: Value
@@ -47,8 +47,7 @@ class Channel:
 
 
 def channels(fn: Function, ops: list[Op]) -> list[Channel]:
-    """The rings that fills name among a function's ops, in the order of their barriers; those that groups of consumers
-    fill themselves have slots for each."""
+    """The rings that fills name, in the order of their barriers; slots are each group's where consumers fill."""
     made, groups = barriers_of(fn), groups_of(fn)
     fills = {op.attrs["ring"]: op for op in ops if op.name == "fill"}
     found = []
@@ -84,8 +83,7 @@ def write_tickets(block: Block, rings: list[Channel], first: tuple[Value, Value]
 
 
 def _thread_awaits(block: Block, ring: Channel, ops: list[Op], zero: Value, skip: Value | None) -> None:
-    """Carry a ring's tickets from await to await, with what is known of the next slot, and the last one's if a slot is
-    named again."""
+    """Carry a ring's tickets from await to await, what is known of the next slot, and the last one if named again."""
     peeks, again = ([op for op in ops if op.name == "peek"], [op for op in ops if "again" in op.attrs])
     more = [Builder(block, 0, block.ops[0].loc).const(True, int1)] if peeks else []
     more += [zero] if again else []
@@ -108,8 +106,7 @@ def _branch(fill: Op) -> Op | None:
 
 @dataclass
 class _Awaiting:
-    """What awaits of a ring carry: the ticket, whether its slot is still being filled (`peeks`), the slot before (if
-    one is named `again`)."""
+    """What awaits carry: the ticket, whether its slot is being filled (`peeks`), the last slot (if named `again`)."""
 
     ring: Channel
     peeks: int
