@@ -15,7 +15,6 @@ from tilejit.ir import Function, Op, listed
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.target import target_of
-from tilejit.ir.types import Barrier
 from tilejit.schedule.liveness import Area, Liveness
 from tilejit.schedule.packing import Item, overlap, pack
 from tilejit.schedule.separate import DRAIN, FREE, MEET, WAIT, cost, reserved, separate
@@ -120,11 +119,7 @@ class Allocator:
 
 def fixed_bytes(op: Op) -> int:
     """Bytes of an op that share with nobody: mbarriers, the address of a CTA's tensor maps."""
-    if op.name == "barriers":
-        barrier = op.attrs["type"]
-        assert isinstance(barrier, Barrier)
-        return 8 * barrier.slots
-    return 8 if op.name == "tensor_maps" else 0
+    return 8 * op.result.barrier.slots if op.name == "barriers" else 8 if op.name == "tensor_maps" else 0
 
 
 def limit(fn: Function) -> int:

@@ -80,9 +80,7 @@ class Liveness:
         for op in self.fn.body.ops:
             if op.name != "alloc":
                 continue
-            buffer = op.attrs["type"]
-            assert isinstance(buffer, Buffer)
-            touching = self._touching(op.result)
+            buffer, touching = op.result.buffer, self._touching(op.result)
             ring = filled.get(op.result, "")
             kind = "store" if any(x.name == "tma_store" for x in touching) else "ring" if ring else "operand"
             others = any("own_buffer" not in x.define.traits for x in touching)

@@ -15,7 +15,7 @@ from math import prod
 
 from tilejit.ir import Builder, Op, Value, const_of, of_size
 from tilejit.ir.scratch import conversion
-from tilejit.ir.types import DType, Tile
+from tilejit.ir.types import Tile
 from tilejit.layout.convert import Registers
 from tilejit.layout.named import wgmma_a_operand
 from tilejit.schedule.loads import shared_operand
@@ -37,12 +37,11 @@ class Pieces:
 
 def from_registers(dot: Op) -> bool:
     """Whether a product's first operand is a computed tile whose layout is wgmma's own."""
-    t = dot.operands[0].type
-    assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    t = dot.operands[0].tile
     if "unit" in dot.attrs or t.layout is None or shared_operand(dot.operands[0]) is not None:
         return False
     try:
-        return t.layout == wgmma_a_operand(t.shape, len(t.layout.coords("warp")), t.elem.bytes)  # type: ignore[arg-type]
+        return t.layout == wgmma_a_operand(t.shape, len(t.layout.coords("warp")), t.elem.bytes)  # type: ignore
     except ValueError:
         return False
 
@@ -53,12 +52,11 @@ def find_pieces(dot: Op, table: dict[Value, list[tuple[Op, int]]]) -> Pieces | N
     None also where a piece's registers would only be other names of registers written before: those may still be read
     by the piece's product of the iteration before."""
     v = dot.operands[0]
-    assert isinstance(v.type, Tile) and isinstance(v.type.elem, DType) and dot.parent is not None
-    if "begin" in dot.attrs or not from_registers(dot) or v.type.shape[1] * v.type.elem.bytes < _K_BYTES * PIECES:
+    if "begin" in dot.attrs or not from_registers(dot) or v.tile.shape[1] * v.dtype.bytes < _K_BYTES * PIECES:
         return None
     axes, chosen = {v: 1}, {dot}
     ops: list[Op] = []
-    block = dot.parent.ops
+    block = dot.block.ops
     for op in reversed(block[:block.index(dot)]):
         if len(op.results) != 1 or op.result not in axes or any(
                 u not in chosen or u is dot and i != 0 for u, i in table[op.result]):
@@ -80,8 +78,7 @@ def find_pieces(dot: Op, table: dict[Value, list[tuple[Op, int]]]) -> Pieces | N
 
 def piece_type(pieces: Pieces, v: Value) -> Tile:
     """The type of a piece of a value. Raises ValueError where threads do not hold as much of each."""
-    t, axis = v.type, pieces.axes[v]
-    assert isinstance(t, Tile)
+    t, axis = v.tile, pieces.axes[v]
     if t.layout is None:
         raise ValueError("no layout")
     size = t.shape[axis] // pieces.count

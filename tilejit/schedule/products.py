@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilejit.ir import Builder, Function, Op, Value, const_of, edge_of, listed
-from tilejit.ir.types import DType, Tile, elem_of, shape_of
+from tilejit.ir.types import Tile
 from tilejit.schedule.context import Context
 from tilejit.schedule.loads import Uses, behind, reads_slot, shared_operand
 from tilejit.schedule.operands import operand
@@ -66,9 +66,8 @@ def _is_shallow(fn: Function, rings: list[Ring], dots: list[Op]) -> bool:
         return False
     cycles = 0.0
     for dot in dots:
-        (m, k), n, elem = shape_of(dot.operands[0].type), shape_of(dot.result.type)[1], elem_of(dot.operands[0].type)
-        assert isinstance(elem, DType)
-        cycles += 2 * m * n * k * elem.bits / (16 * FLOPS)
+        (m, k), n = dot.operands[0].tile.shape, dot.result.tile.shape[1]
+        cycles += 2 * m * n * k * dot.operands[0].dtype.bits / (16 * FLOPS)
     return (slots - 1) * (cycles + DRAIN) < COPY
 
 
@@ -172,9 +171,8 @@ def _in_registers(v: Value, b: Builder, c: Context) -> Value:
             isinstance(v.type, Tile) and v.type.layout is not None:
         return now
     inner = _in_registers(op.operands[0], b, c)
-    assert isinstance(inner.type, Tile) and inner.type.layout is not None
     order = tuple(op.attrs["order"])
-    t = Tile(tuple(inner.type.shape[i] for i in order), inner.type.elem, inner.type.layout.transpose(order))
+    t = Tile(tuple(inner.tile.shape[i] for i in order), inner.tile.elem, inner.layout.transpose(order))
     return b.op("trans", inner, order=order, result_types=[t]).result
 
 

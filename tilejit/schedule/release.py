@@ -20,7 +20,7 @@ from typing import Any
 
 from tilejit.ir import Block, Function, Op, Value, beside, const_of, edge_at, edge_of, inside, listed, uses
 from tilejit.ir.flight import rings
-from tilejit.ir.types import Barrier, int32
+from tilejit.ir.types import int32
 from tilejit.schedule.buffers import barriers_of
 
 
@@ -122,9 +122,8 @@ class _Release:
         views = [op.result for x in ring.buffers for op, _ in self.uses[x] if op.name == "view"]
         readers = [op for v in views for op in self._readers(v)]
         per = "warpgroup" if readers and all(op.name == "dot_async" for op in readers) else "warp"
-        warps, barrier = self.fn.attrs["num_warps"], ring.empty.type
-        assert isinstance(barrier, Barrier)
-        return {"per": per, "ctas": barrier.count // (warps // 4 if per == "warpgroup" else warps)}
+        warps = self.fn.attrs["num_warps"]
+        return {"per": per, "ctas": ring.empty.barrier.count // (warps // 4 if per == "warpgroup" else warps)}
 
     # -- slots of products in flight ----------------------------------------------------------------------------------
     def _reads(self, ring: Ring, v: Value, seen: set[Value]) -> bool:
@@ -146,10 +145,7 @@ class _Release:
         if isinstance(op, Op) and op in ring.last:
             return ring.last[op]
         before = _before(v)
-        if before is not None:
-            return self._slot(ring, before)
-        assert isinstance(op, Op)
-        return beside(op).const(-1, int32)
+        return beside(v.maker).const(-1, int32) if before is None else self._slot(ring, before)
 
     def _carry(self, ring: Ring, loop: Op, index: int) -> tuple[Value, Value]:
         """The slot of what a loop carries as its value `index`, in the loop and behind it."""

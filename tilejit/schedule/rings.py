@@ -102,10 +102,8 @@ def _merged(rings: list[Ring], alike: Callable[[Ring, Ring], bool]) -> list[Ring
     """The same rings, those that are alike made one: one ticket, one wait and one release for all of their loads."""
     made: list[Ring] = []
     for ring in rings:
-        block = ring.loads[0].parent
         for other in [r for r in made if alike(r, ring)]:
-            assert block is not None
-            ring.loads = sorted([*other.loads, *ring.loads], key=block.ops.index)
+            ring.loads = sorted([*other.loads, *ring.loads], key=ring.loads[0].block.ops.index)
             ring.name = f"{other.name}_{ring.name}"
             ring.dots |= other.dots
             made.remove(other)
@@ -115,9 +113,9 @@ def _merged(rings: list[Ring], alike: Callable[[Ring, Ring], bool]) -> list[Ring
 
 def _share(one: Ring, two: Ring) -> bool:
     """Whether two rings in a block feed the same products, or in a loop share one, with all loads before the first."""
-    block = one.loads[0].parent
+    block = one.loads[0].block
     if not (one.views and two.views and two.loads[0].parent is block and one.slots == two.slots and
-            one.kind == two.kind and one.by_warps == two.by_warps) or block is None:
+            one.kind == two.kind and one.by_warps == two.by_warps):
         return False
     if one.dots == two.dots:
         return True
@@ -131,7 +129,7 @@ def fill_ahead(fn: Function, ops: Sequence[Op], rings: list[Ring], in_pieces: se
     """Have those who read a ring fill it ahead where no other role does; those that are filled alike are one."""
     for ring in rings:
         if (ring.local or "producers" not in fn.attrs) and ring.loop is not None and ring.slots > 1:
-            problem = _ahead_problem(ring)
+            problem = _ahead_problem(ring.loop, ring.loads)
             if problem:
                 ring.slots = 1
                 fn.say("not_pipelined", f"ring {ring.name}: not pipelined, {problem}", ring.name)
@@ -146,18 +144,14 @@ def fill_ahead(fn: Function, ops: Sequence[Op], rings: list[Ring], in_pieces: se
     return sorted(_merged(rings, _alike_ahead), key=lambda ring: order[ring.loads[0]])
 
 
-def _ahead_problem(ring: Ring) -> str:
-    """Why a ring's loads cannot be issued ahead in the inline form; empty if they can."""
-    loop = ring.loop
-    assert loop is not None
+def _ahead_problem(loop: Op, loads: list[Op]) -> str:
+    """Why loads of a loop cannot be issued ahead in the inline form; empty if they can."""
     if loop.name != "for":
         return "the loop is a while"
-    body = loop.regions[0]
-    if any(op.parent is not body for op in ring.loads):
+    if any(op.parent is not loop.regions[0] for op in loads):
         return "the load is under a condition"
-    if not isinstance(address_slice(loop, [v for op in ring.loads for v in op.operands]), Ahead):
-        return "the address cannot be computed ahead of time"
-    return ""
+    found = address_slice(loop, [v for op in loads for v in op.operands])
+    return "" if isinstance(found, Ahead) else "the address cannot be computed ahead of time"
 
 
 def _alike_ahead(one: Ring, two: Ring) -> bool:

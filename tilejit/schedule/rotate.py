@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from functools import partial, reduce
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, clone_op, const_of, listed, replace
+from tilejit.ir import Block, Builder, Function, Op, Value, beside, clone_block, clone_op, const_of, listed, replace
 from tilejit.schedule.loads import top_of
 from tilejit.schedule.stages import TIMES, Staged, is_staged
 
@@ -143,10 +143,8 @@ def _expand(parts: list[Staged]) -> None:
     if not parts:
         return
     loops = [part.loop for part in parts]
-    block = loops[-1].parent
-    assert block is not None
-    at = block.ops.index(loops[-1]) + 1
-    b = Builder(block, at, loops[0].loc)
+    block, b = loops[-1].block, beside(loops[-1], behind=True)
+    b.loc = loops[0].loc
     runs = [_runs(loop, b) for loop in loops]
     some = [v for v in runs if v is not None]
     if len(some) < len(runs):

@@ -139,8 +139,7 @@ class _Loop:
             return 1
         if self.kind(v) == "stays":
             return 0
-        op = v.op
-        assert isinstance(op, Op)
+        op = v.maker
         if op.name == "mul":
             moves, stays = op.operands if self.kind(op.operands[0]) == "moves" else op.operands[::-1]
             number = _number(stays)

@@ -119,8 +119,8 @@ class _Awaiting:
         slot, parity, filling = ring.place(values[0], b), values[1], values[2:2 + self.peeks]
         after = [*ring.advance(values[:2], b)]
         _views(op, slot, b)
-        assert op.parent is not None and b.at is not None
-        while op.parent.ops[b.at].name == "row_view":
+        assert b.at is not None
+        while b.block.ops[b.at].name == "row_view":
             b.at += 1
         b.op("mbar_wait", ring.full, slot, parity, *filling)
         self.earlier = values[-1]
