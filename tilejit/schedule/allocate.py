@@ -1,9 +1,7 @@
 """Places buffers, barriers and scratch areas in shared memory.
 
-Areas that are not in use at the same time share bytes (`liveness.py`), as far as that is needed: first where a
-separation is there already, then where one more barrier of a role is enough, then behind an mbarrier between roles
-(`separate.py`). Offsets come from `packing.py`. Barriers share with nobody: they are initialised before the roles
-start, and take few bytes, so they are never invalidated either.
+Areas that are not in use at the same time (`liveness.py`) share bytes as far as that is needed, and no more dearly than
+needed (`separate.py`). Barriers share with nobody: they are initialised before the roles start, and never invalidated.
 """
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Decides what of a loop runs when: `stage`, `cycle` and `ring` on the ops of loops whose products wait for each other.
 
-In attention the second product needs the first one's sums, behind a softmax, so that tensor cores and arithmetic
-wait for each other. In two stages (FlashAttention-3, arXiv 2407.08608, section 3.2) they overlap: the first product
-of the next iteration and the second one of this iteration are issued together, and the softmax runs under the second.
+In two stages (FlashAttention-3, arXiv 2407.08608, section 3.2) attention's products and softmax overlap: the first
+product of the next iteration and the second one of this iteration are issued together, and the softmax runs under them.
 
     cycle 0   stage 0   what the products at stage 0 need, and they themselves
     cycle 1   stage 1   what the products at stage 1 need that is no result of stage 0, and they themselves

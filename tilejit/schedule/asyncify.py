@@ -5,10 +5,8 @@
                                            ->       %p = dot_async %v, %w, (pend %acc)
                                                     %s = dot_wait %p
 
-A load becomes a `fill` of its ring's next slot and an `await` right behind; loads of one ring together, where the last
-of them stands. `prefetch` and `split` move fills ahead, within a role or into one of their own, and `sink_waits` moves
-waits for products behind. Products whose accumulators are only passed on stay in flight round their loop (`in_flight`):
- a `dot_fence` in the loop, the wait behind it.
+Loads of one ring are filled together, where the last of them stands. Products whose accumulators are only passed on
+stay in flight round their loop (`in_flight`): a `dot_fence` in the loop, the wait behind it.
 """
 from __future__ import annotations
 

@@ -1,14 +1,9 @@
 """Programs of several CTAs (`num_ctas`): who holds what, and which loads are shared by multicast.
 
-The CTAs of a cluster divide the rows of every product; layouts number their warps one CTA after another. A block that
-is the first operand of a product is loaded in slices, each CTA its own rows. A block that is the second operand is
-needed by all: each CTA loads a slice of it and multicasts that to all. With `cluster_split="N"` they divide
-the columns: second operands are loaded in slices, first operands are multicast.
-
-With `cluster_split="K"` the CTAs divide what products sum over: each loads its own slice along K of both operands, and
-has a part of every product. The parts are summed (`exchange.py`) where `passes/divide_k.py` says.
-
-Where there are no products, the CTAs divide the longest dimension of large tiles, and each has all of small ones.
+The CTAs of a cluster divide the rows of every product (with `cluster_split="N"` the columns): each loads its own slice
+of one operand, and a slice of the other, which it multicasts to all. With "K" each loads its own slice along K of both,
+and has a part of every product; the parts are summed (`exchange.py`) where `passes/divide_k.py` says. Without products,
+they divide the longest dimension of large tiles, and each has all of small ones.
 """
 from __future__ import annotations
 

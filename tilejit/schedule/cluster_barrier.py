@@ -1,9 +1,8 @@
 """Atomics of one number, and what they order: writes of the async proxy, and the other CTAs of a cluster.
 
-A cluster is one program, so its atomic of one number happens once, in the first thread of the first CTA. Before one
-that releases, or whose result is needed, there is a barrier of the role in all CTAs; after one that acquires, or whose
-result is needed, that thread tells all of them. The barrier also says that all have read what they were told
-before. A `debug_barrier` is such a barrier too.
+A cluster does its atomic of one number once, in the first thread of the first CTA: between a barrier of the role in all
+CTAs, if it releases or its result is needed, and telling all of them. That barrier also says that all have read what
+they were told before.
 """
 from __future__ import annotations
 

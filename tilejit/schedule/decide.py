@@ -16,10 +16,9 @@
     convert      fragments         products read what it gives from shared memory
     function     groups, producers, registers (at the launch, of the producer, of a consumer): where there are roles
 
-What is tried (`fit.py`) stands on the function before: `slots` of the rings that no loop gives a depth, `side` and
-`most`: slots of side rings, and of any, at most; `staging` tiles of stores whose number the author leaves open;
-`keep_operands`: what a loop does not change may stay in shared memory; `tight` rings; `once`: operands that are read in
-one trip only have one slot, where others are read again a trip later.
+What is tried (`fit.py`) is on the function before: `slots` of open rings; `side`, `most`: slots of side rings, of any,
+at most; `staging` tiles of stores; `keep_operands` that a loop does not change in shared memory; `tight` rings; `once`:
+one slot for operands that are read in one trip only.
 """
 from __future__ import annotations
 

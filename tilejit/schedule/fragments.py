@@ -7,9 +7,8 @@
                                                           ...
                                                           %s = dot_mma %v, ..
 
-An operand whose layout changes goes through shared memory anyway, and need not be in registers at all. In registers it
-costs less: one that a loop does not change is read once, and no other buffer is alive. So it stays there if there is
-room for it.
+In registers an operand costs less (one that a loop does not change is read once, and there is no buffer), so it stays
+there if there is room.
 """
 from __future__ import annotations
 

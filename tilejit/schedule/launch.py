@@ -1,9 +1,7 @@
 """When a launch may begin: behind the kernel ahead of it in the stream, or before that one has ended.
 
-The latter is programmatic dependent launch (PTX ISA, griddepcontrol; CUDA programming guide, section of that name):
-nothing is read or written before the kernel ahead has ended and its writes are visible, so each role waits for that
-before its first op that touches global memory, or may. The kernel that follows may start as soon as all CTAs of this
-one run: it waits in the same way.
+The latter is programmatic dependent launch (PTX ISA, griddepcontrol): each role waits for the kernel ahead, and its
+writes, before its first op that touches global memory, or may.
 
     producer                                          producer
       %s = mul %x, 64                                   %s = mul %x, 64

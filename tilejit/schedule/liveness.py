@@ -1,8 +1,8 @@
 """When the bytes of shared memory are in use: areas, their accesses, and which of two comes first.
 
-Works on scheduled tile IR. An *area* is a ring, the staging of stores, a product's operand on its way from registers,
-or scratch of ops that follow one another. The roles are slices of one program, so positions are those of the role
-that computes; the role that loads keeps their order, and runs ahead of it by no more than its rings are deep.
+An *area* is a ring, the staging of stores, a product's operand on its way from registers, or scratch of ops that follow
+one another. The roles are slices of one program, so positions are those of the role that computes; the role that loads
+keeps their order, and runs ahead of it by no more than its rings are deep.
 """
 from __future__ import annotations
 

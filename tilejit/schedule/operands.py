@@ -8,8 +8,7 @@
                                        for ... {
                                          %p = dot_async %v, ..
 
-One that a loop does not change is written once, before the loop: through the loop it takes no registers then, but
-shared memory. Other products of the same operand, in that block and in loops there, find it.
+One that a loop does not change is written once, before the loop; other products of it, there and in loops, find it.
 """
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Packs areas into one address range: two that clash never share a byte, any others may.
 
-Which areas clash is the caller's business (`liveness.py`); what is solved here is dynamic storage allocation, which is
-NP-hard, by the usual greedy way: place areas one after the other, each at the lowest gap between those it clashes with
-(best of four orders).
+Dynamic storage allocation, which is NP-hard, by the usual greedy way: areas one after the other, each at the lowest gap
+between those it clashes with (best of four orders).
 """
 from __future__ import annotations
 

@@ -8,8 +8,7 @@
                                               else:
                                                 (others take so many tickets)
 
-A group begins when the group before has had all of its tickets: a parity tells the phase of a barrier from the
-next one only, so nobody may wait for a phase before the one before has begun.
+A group begins when the group before has had all of its tickets: a parity tells a phase from the next one only.
 """
 from __future__ import annotations
 

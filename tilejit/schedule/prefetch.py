@@ -7,8 +7,7 @@
                                                       if i + 1 < hi: fill %a {i = i + 1}
 
 `prompt` fills stand behind the last op that reads the slot of the trip, which they fill again, not at the loop's end.
-Each fill has a condition of its own, so there is no epilogue, and an iteration is what it was. What their addresses
-need is computed ahead with them, and carried from iteration to iteration.
+What their addresses need is computed ahead with them, and carried from iteration to iteration.
 """
 from __future__ import annotations
 

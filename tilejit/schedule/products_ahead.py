@@ -1,9 +1,7 @@
 """Products of the next iteration, issued before this one's result is used: a loop whose products start from zero.
 
-    for i: P = A[i] @ B[i]; s = s + P * scale[i]
-
-would wait for every product with nothing in flight. With the product (and what it needs) at stage 0 and everything else
-at stage 1, expanded in pairs (`rotate`), there are two sets of registers for P, which are never copied:
+With the product (and what it needs) at stage 0 and everything else at stage 1, expanded in pairs (`rotate`), there are
+two sets of registers for the product, which are never copied:
 
     P0 = A[0] @ B[0]                                            in flight
     for i by 2, while i + 2 < n:

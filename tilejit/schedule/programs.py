@@ -1,9 +1,8 @@
 """How many programs share a multiprocessor, and what that says about a kernel's form.
 
 A producer warp takes as many registers a thread as those that compute, where no `setmaxnreg` moves them. If a program
-is alone on its multiprocessor because of it, two hide each other's latencies better than a role of its own does: the
-threads that compute also copy. (H200, gradient of attention as in Triton's tutorial: 4.6 ms instead of 5.2. Three
-programs instead of two gain nothing: products of 4096 in tiles of 128x128, two slots, 200 us either way.)
+is alone on its multiprocessor because of it, two hide each other's latencies better. (H200, gradient of attention as in
+Triton's tutorial: 4.6 ms instead of 5.2; three programs instead of two gain nothing.)
 """
 from __future__ import annotations
 

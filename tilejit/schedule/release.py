@@ -1,9 +1,8 @@
 """Gives slots back: an arrival on `empty` behind whatever retires the last reader of what `full` was awaited for.
 
-Readers that are done where they stand (loads into registers, mma.sync) are followed by the arrival at once, and so are
-ops that contain all readers. A wgmma has read its slots when its sums are waited for: `dot_wait` (which may be in
-another trip of a loop: then the slot is carried along with the product), or a `dot_fence` round the loop, which leaves
-this trip's product in flight, so that the slot of the trip before is free:
+Readers that are done where they stand are followed by the arrival at once, and so are ops that contain all readers. A
+wgmma has read its slots when its sums are waited for: at a `dot_wait` (in another trip of a loop: then the slot is
+carried with the product), or a `dot_fence` round the loop, behind which the slot of the trip before is free:
 
     for ..., %acc:                                   for ..., %acc, %last (at first -1):
       mbar_wait %full, %slot, %parity                  mbar_wait %full, %slot, %parity

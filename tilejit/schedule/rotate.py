@@ -1,8 +1,6 @@
 """Software pipelining: expands loops whose ops say at which `stage` they run, and in which `cycle`.
-
-Iteration i's op runs in trip i + stage. With stages 0 and 1 the first trip is a prologue (stage 0 of the first
-iteration), the last one an epilogue (stage 1 of the last), and in between every trip does stage 0 of one iteration and
-stage 1 of the one before, by `cycle`:
+Iteration i's op runs in trip i + stage: the first trip is a prologue, the last one an epilogue, and in between every
+trip does stage 0 of one iteration and stage 1 of the one before, by `cycle` (modulo scheduling: Rau 1994, Lam 1988):
 
     %r = for %i in lo .. hi, %c:               %s = f(lo, %c)
       %s = f(%i, %c)  {stage=0}                %r = for %i in lo + 1 .. hi, %c, %s0 = %s:
@@ -11,12 +9,9 @@ stage 1 of the one before, by `cycle`:
                                                  yield %d, %s1
                                                %d = g(%s0, ..)
 
-What goes from stage 0 to stage 1 is carried for one trip; of a load that products of both stages read in its slot
-there is a second one at stage 1, `again`, which is no copy but the name of that slot: of the ring's last load but so
-many. Where a product in flight is carried, whose registers must not be copied, a loop is expanded in `pairs`: two trips
-at a time, with two sets of registers. Loops one after another that do the same at stage 1 (blocks of keys without and
-with a mask) are expanded as one: the first has the prologue, the last the epilogue. Works on tile IR before roles are
-written, so every role is a slice of the rotated loop; the evaluator runs it (modulo scheduling: Rau 1994, Lam 1988).
+Of a load that products of both stages read in its slot there is a second one at stage 1, `again`: the name of the slot
+of the ring's last load but so many. Where a product in flight is carried, whose registers must not be copied, a loop is
+expanded in `pairs`: two trips at a time. Loops one after another that do the same at stage 1 are expanded as one.
 """
 from __future__ import annotations
 

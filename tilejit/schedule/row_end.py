@@ -1,9 +1,6 @@
-"""What lies behind the end of a row that a mask ends (`i < n`): the strips behind the one in which it ends need not be
-worked on.
-
-They are left out of a pass whose stores the mask stops there, and whose reductions find the same number in every
-element: that number is computed once and folded in (for the sum of k elements, k times it). The strips before it need
-no mask.
+"""What lies behind the end of a row that a mask ends (`i < n`): the strips there need not be worked on.
+They are left out of a pass whose stores the mask stops, and whose reductions find the same number in every element:
+that is computed once and folded in (for the sum of k elements, k times it). The strips before them need no mask.
 """
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Separations: what orders all accesses of an area before those of the next owner of its bytes.
-
 Within a role that is a barrier of its threads (`role_sync`), behind a wait for the stores that still read their
 staging, and behind a fence where threads touched what the async proxy writes next (PTX ISA, "Async proxy"). Between
-roles it is an mbarrier: the computing role arrives when it is done, the loading role waits before it fills. What is
-there already is found and used; what is missing is put in once, at the latest place.
+roles it is an mbarrier. What is there already is found and used; what is missing is put in once, at the latest place.
 """
 from __future__ import annotations
 

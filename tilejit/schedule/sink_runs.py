@@ -1,10 +1,7 @@
-"""What only a TMA store needs is computed where the store stages it, a piece at a time: a thread never holds all of it.
+"""What only a TMA store needs is computed where the store stages it, a piece at a time (`ptx/runs.py`).
 
     %y = cast %s                          %y = cast %s {by_pieces=true}
     tma_store %d, %y, %stage, ..   ->     tma_store %d, %y, %stage, ..
-
-Elementwise ops are emitted in runs (`ptx/runs.py`); what the last one of a run gives is such a value here, and renames
-of it.
 """
 from __future__ import annotations
 

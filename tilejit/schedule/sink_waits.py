@@ -1,8 +1,7 @@
 """Waits for products, each as late as it can be, and how many groups may stay in flight at each.
 
-A role is written as if products were done where they are issued: `dot_async` and its `dot_wait` side by side, the
-release of a slot behind its last reader. Here waits sink, with the releases that they are for, to what needs them, and
-this is the one place that knows `pending` (`ir/flight.py` says what is in flight):
+A role is written as if products were done where they are issued. Here waits sink, with the releases that they are for,
+to what needs them, and this is the one place that knows `pending` (`ir/flight.py` says what is in flight):
 
     %p = dot_async %a, %b, %s                          %p = dot_async %a, %b, %s
     %x = dot_wait %p                                   %q = dot_async %c, %d, %t
@@ -12,8 +11,7 @@ this is the one place that knows `pending` (`ir/flight.py` says what is in fligh
     %u = exp2 %x                                       %y = dot_wait %q {pending=0}
     %v = mul %y, %u                                    %v = mul %y, %u
 
-A `dot_fence` is where products that stay in flight round a loop are waited for: it stays where it is, and waits for the
-slots and registers that are given back or written before the next product.
+A `dot_fence` stays where it is, and waits for what is given back or written before the next product.
 """
 from __future__ import annotations
 

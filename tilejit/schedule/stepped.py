@@ -6,9 +6,8 @@
     }                                                 yield ptr_add %a, 4096
                                                     }
 
-Products of 64 bits take three instructions, and a chip has no others; a sum takes two. Works on what a loop's index is
-only added to and multiplied with; integers of 32 bits, which may wrap around, stay as they are. So do loops of so few
-trips, known to the compiler, that ptxas writes them out.
+Products of 64 bits take three instructions; a sum takes two. Integers of 32 bits, which may wrap around, stay as they
+are, and so do loops of so few trips that ptxas writes them out.
 """
 from __future__ import annotations
 

@@ -7,11 +7,8 @@
     store %p, %s, cmp %i, %n                    %m = reduce %a
                                                 for %i = 0, 7 {.. store %pi, %si };  store %p7, %s7, cmp %i7, %n
 
-A thread holds a strip at a time, whatever the row's width, and nothing of it while it waits for the others in a
-reduction: more programs share a multiprocessor, and 16-bit rows stay what they are. Reductions of which none needs
-another one share a pass over the row. Sums of a thread's elements are by position in the strip, strip after strip.
-
-A row that a mask ends is worked on as far as it goes, not as far as its tile does (`row_end.py`).
+A thread holds a strip at a time, whatever the row's width. Reductions of which none needs another one share a pass.
+Sums of a thread's elements are by position in the strip, strip after strip.
 """
 from __future__ import annotations
 
