@@ -12,7 +12,7 @@ product of the next iteration and the second one of this iteration are issued to
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, listed, needed
+from tilejit.ir import Function, Op, listed, needed
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.registers import peak
 from tilejit.ir.target import target_of
@@ -111,15 +111,6 @@ def _dots(loop: Op) -> list[Op]:
     return [op for op in loop.regions[0].ops if op.name == "dot"]
 
 
-def _users(body: Block) -> dict[Op, list[Op]]:
-    users: dict[Op, list[Op]] = {}
-    for op in body.ops:
-        for v in read(op):
-            if isinstance(v.op, Op) and v.op.parent is body:
-                users.setdefault(v.op, []).append(op)
-    return users
-
-
 def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]] | None:
     """The stage of every op of a loop's body, and its products that need another one's sums; None if there are none."""
     ops, dots = loop.regions[0].ops[:-1], _dots(loop)
@@ -143,7 +134,12 @@ def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
     """(stage, cycle) of every op of a loop's body where one product needs another one's sums; else None."""
     if len(_dots(loop)) < 2:
         return None
-    body, users = loop.regions[0], _users(loop.regions[0])
+    body = loop.regions[0]
+    users: dict[Op, list[Op]] = {}
+    for op in body.ops:
+        for v in read(op):
+            if v.home is body and isinstance(v.op, Op):
+                users.setdefault(v.op, []).append(op)
     found = _stages(loop, users)
     if found is None:
         return None

@@ -26,7 +26,6 @@ from collections.abc import Sequence
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, listed, uses
-from tilejit.ir.report import Record
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Buffer, Tile
@@ -180,7 +179,12 @@ def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
         how |= {"role": "producer"} if "producers" in fn.attrs and not ring.local else {}
         ring.loads[0].attrs.update(how, arrivals=0 if alone else (warps // 4 if ring.by_group else warps) * peers)
         if ring.channel == ring.name:
-            fn.attrs["report"].append(_record(ring, "producers" in fn.attrs))
+            size, copies = sum(load.attrs["buffer"].slot_bytes for load in ring.loads), COPIES[ring.kind]
+            who = " by the consumers" if ring.local and "producers" in fn.attrs else ""
+            unit = "mma.sync" if ring.by_warps else "wgmma"
+            reads = f"{unit} reads the slots" if ring.views else "read into registers"
+            fn.say("ring", f"ring {ring.name}: {ring.slots} slots x {size} bytes, {copies}{who}, {reads}", ring.name,
+                   slots=ring.slots, bytes=size, copies=ring.kind)
         elif not ring.text:
             fn.say("ring", f"ring {ring.name}: goes on in the slots of {ring.channel}", ring.name)
     for op in ops:
@@ -211,13 +215,3 @@ def _goes_on(ring: Ring, other: Ring, before: list[Ring], groups: int) -> bool:
     loops = [r.loop for r in before if r.channel == other.name]
     return shape(other) == shape(ring) and ring.loop not in loops and all(
         loop is not None and loop.parent is ring.loop.parent for loop in loops)
-
-
-def _record(ring: Ring, roles: bool) -> Record:
-    """What a ring is, for the report."""
-    who = " by the consumers" if ring.local and roles else ""
-    unit = "mma.sync" if ring.by_warps else "wgmma"
-    size, slots = sum(op.attrs["buffer"].slot_bytes for op in ring.loads), ring.slots
-    return Record("ring", f"ring {ring.name}: {slots} slots x {size} bytes, {COPIES[ring.kind]}{who}, "
-                  f"{f'{unit} reads the slots' if ring.views else 'read into registers'}", ring.name, slots=slots,
-                  bytes=size, copies=ring.kind)

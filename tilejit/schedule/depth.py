@@ -23,11 +23,7 @@ def bind(fn: Function, rings: Collection[str], slots: int) -> None:
         elif op.name == "barriers" and op.attrs["name"].rpartition(".")[0] in rings or \
                 op.name == "alloc" and op.result in buffers:
             op.attrs["type"] = op.result.type = replace(op.attrs["type"], slots=slots)
-    fn.attrs["report"] = [_bound(line, slots) if isinstance(line, Record) and line.kind == "ring" and line.at in rings
-                          else line for line in fn.attrs["report"]]
-
-
-def _bound(line: Record, slots: int) -> Record:
-    """What the report says of a ring, with so many slots."""
-    text = line.replace(f": {line.numbers['slots']} slots", f": {slots} slots", 1)
-    return Record(line.kind, text, line.at, **{**line.numbers, "slots": slots})
+    for i, line in enumerate(fn.attrs["report"]):
+        if isinstance(line, Record) and line.kind == "ring" and line.at in rings:
+            text = line.replace(f": {line.numbers['slots']} slots", f": {slots} slots", 1)
+            fn.attrs["report"][i] = Record(line.kind, text, line.at, **{**line.numbers, "slots": slots})

@@ -55,17 +55,13 @@ def wait_behind(loop: Op, carried: list[int], old: list[Value], b: Builder, c: C
             c.renamed[old[index]] = tile
         return
     for index in carried:
-        places = {_branch(use, loop) for use, _ in c.uses.get(old[index], ())}
-        for block in [p for p in places if p is not None]:
+        users = [use for use, _ in c.uses.get(old[index], ())]
+        regions = dict.fromkeys(r for use in users for op in [inside(loop.block, use)] if op is not None
+                                for r in op.regions if inside(r, use))
+        for block in regions:
             replace(block, {old[index]: _wait_in(block, loop.results[index], loop)})
-        if None in places:
+        if any(use.parent is loop.parent for use in users):
             c.renamed[old[index]] = b("dot_wait", loop.results[index])
-
-
-def _branch(use: Op, loop: Op) -> Block | None:
-    """The region of an op next to a loop that a use is in; None if it is next to the loop itself."""
-    beside = inside(loop.block, use)
-    return next((r for r in beside.regions if inside(r, use)), None) if beside is not None else None
 
 
 def _wait_in(block: Block, product: Value, loop: Op) -> Value:

@@ -191,7 +191,9 @@ class Liveness:
             return None                  # the CTAs of a cluster fill each other's slots, no barrier on the way
         around = [b.parent.name for b in chains[0][1:depth + 1] if b.parent is not None]
         loops = sum("loop" in OPS[name].traits for name in around)
-        if loops and not all(self._in_loops_of_its_own(a, block) for a in (x, y)):
+        # A ring that is filled ahead is in use throughout the innermost loop around its uses.
+        views = [op for a in (x, y) if a.kind == "ring" and a.ahead for op in a.accesses[0] if op.name == "view"]
+        if loops and not all((loop := loop_around(op)) and inside(block, loop) for op in views):
             return None
         there = None
         for area in (x, y):
@@ -214,11 +216,6 @@ class Liveness:
         hint = next((h for h in self.hints if first.alloc is not None and first.alloc.result in h.operands
                      and (wraps or inside(block, h) in between)), None)
         return Step(first, then, block, wraps, across, there if across else None, loops, hint)
-
-    def _in_loops_of_its_own(self, area: Area, block: Block) -> bool:
-        """A ring that is filled ahead is in use throughout the innermost loop around its uses."""
-        loops = [loop_around(op) for op in area.accesses[0] if op.name == "view"]
-        return area.kind != "ring" or not area.ahead or all(loop and inside(block, loop) for loop in loops)
 
     def _mirror(self, ring: Area, depth: int, around: list[str]) -> Block | None:
         """The block of the loading role that stands for a block of the computing one, both at `depth`."""

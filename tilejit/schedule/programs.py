@@ -6,7 +6,7 @@ Triton's tutorial: 4.6 ms instead of 5.2; three programs instead of two gain not
 """
 from __future__ import annotations
 
-from tilejit.ir import Function, Op, walk
+from tilejit.ir import Function, walk
 from tilejit.ir.registers import peak
 from tilejit.ir.target import target_of
 from tilejit.schedule.decide import decide
@@ -25,7 +25,9 @@ def without_producer(fn: Function) -> Function:
     all of shared memory), and those that walk tiles (as many programs as multiprocessors) stay as they are."""
     loops = [op for op in fn.body.ops if op.name == "for" and any(x.name == "dot" for x in walk(op.regions[0]))]
     warps, target = fn.attrs["num_warps"], target_of(fn)
-    if not loops or "warp_specialize" in fn.attrs or not target.hopper or not all(_plain(x) for x in loops):
+    nested = any("loop" in x.define.traits for loop in loops for x in walk(loop.regions[0]))
+    said = "warp_specialize" in fn.attrs or any(loop.attrs.get("warp_specialize") is not None for loop in loops)
+    if not loops or nested or said or not target.hopper:
         return fn
     registers = min(MOST, max(peak(loop.regions[0]) for loop in loops) + BESIDE["loop"])
     few, more = (target.programs(32 * threads, registers, 0) for threads in (warps + 1, warps))
@@ -43,9 +45,3 @@ def without_producer(fn: Function) -> Function:
     inline.attrs["inline"] = (f"{more} programs share a multiprocessor without a producer warp, {few} with it "
                               f"(about {registers} registers a thread; warp_specialize=True gives loads a role)")
     return inline
-
-
-def _plain(loop: Op) -> bool:
-    """Whether a loop of products is in no other one, nor has one, and its author does not say who loads."""
-    return loop.attrs.get("warp_specialize") is None and not any(
-        "loop" in x.define.traits for x in walk(loop.regions[0]))

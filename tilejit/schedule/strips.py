@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, blocks, clone_op, listed, reached, whole
 from tilejit.ir.folds import joined
-from tilejit.ir.types import Tile, elem_of, int32
+from tilejit.ir.types import elem_of, int32
 from tilejit.schedule.row_end import times
 from tilejit.schedule.stretch import SINGLE, STRIP, Stretch
 from tilejit.schedule.strip import Row, Strip, from_start
@@ -34,8 +34,8 @@ def strip_rows(fn: Function) -> Function:
     """Work on wide rows in strips, in place; returns the function. The report gets a line for each row."""
     stores = [op for op in listed(fn.body) if "write" in op.define.effects]
     for block in [*blocks(fn.body)]:
-        for load in [op for op in block.ops if op.name == "local_load" and _is_wide(op.result)]:
-            if load.parent is block and load in block.ops:
+        for load in [op for op in block.ops if op.name == "local_load" and len(op.result.tile.shape) == 1]:
+            if load in block.ops and load.result.layout.num_registers >= LEAST:
                 stretch = Stretch(block, load, stores, fn.attrs.get("num_ctas", 1))
                 if stretch.legal():
                     strips = _Passes(stretch)
@@ -48,11 +48,6 @@ def strip_rows(fn: Function) -> Function:
                            f"strips of {size}, read by each of {passes} passes", load.place, count=count, size=size,
                            passes=passes)
     return fn
-
-
-def _is_wide(v: Value) -> bool:
-    t = v.type
-    return isinstance(t, Tile) and t.layout is not None and len(t.shape) == 1 and t.layout.num_registers >= LEAST
 
 
 class _Passes:
