@@ -28,14 +28,11 @@ class Packing:
 
 def pack(items: Sequence[Item], clashes: Sequence[Set[int]]) -> Packing:
     """Offsets such that item i shares no byte with those in clashes[i]; the smallest total that was found."""
-    orders = (
-        sorted(range(len(items)), key=lambda i: (-items[i].size, i)),
-        sorted(range(len(items)), key=lambda i: (-items[i].align, -items[i].size, i)),
-        sorted(range(len(items)), key=lambda i: (items[i].start, -items[i].size, i)),
-        range(len(items)),
-    )
-    tried = dict.fromkeys(map(tuple, orders))
-    return min((_greedy(items, order, clashes) for order in tried), key=lambda p: p.total)
+    places = range(len(items))
+    orders = [sorted(places, key=lambda i: (-items[i].size, i)),
+              sorted(places, key=lambda i: (-items[i].align, -items[i].size, i)),
+              sorted(places, key=lambda i: (items[i].start, -items[i].size, i)), places]
+    return min((_greedy(items, order, clashes) for order in dict.fromkeys(map(tuple, orders))), key=lambda p: p.total)
 
 
 def _greedy(items: Sequence[Item], order: Sequence[int], clashes: Sequence[Set[int]]) -> Packing:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed, loop_around
 from tilejit.ir.types import Buffer, Tile, int32, shape_of
@@ -21,7 +22,7 @@ from tilejit.schedule.cluster_barrier import orders
 from tilejit.schedule.loads import backward_slice, groups_of, slice_problem
 from tilejit.schedule.rings import Ring
 from tilejit.schedule.stores import LINE, Staging, is_store, staging_of
-from tilejit.schedule.thread import Step, thread
+from tilejit.schedule.thread import thread
 
 #: Warps of the producer's warpgroup that have nothing to do.
 IDLE_WARPS = 3
@@ -116,7 +117,8 @@ def write_stores(fn: Function, block: Block, puts: bool, b: Builder) -> None:
             steps[op](op, [first])
     drains = [op for op in listed(block) if op.name == "store_wait"]
     if drains:
-        drain = _drain(puts, groups_of(fn), barriers["stores.asked"], barriers["stores.drained"])
+        drain = partial(_drain, puts=puts, groups=groups_of(fn), asked=barriers["stores.asked"],
+                        drained=barriers["stores.drained"])
         thread(block, [b.const(0, int32)], dict.fromkeys(drains, drain), ["drain_parity"])
 
 
@@ -190,20 +192,16 @@ def _take(op: Op) -> Builder:
     return b
 
 
-def _drain(puts: bool, groups: int, asked: Value, drained: Value) -> Step:
+def _drain(op: Op, parity: list[Value], puts: bool, groups: int, asked: Value, drained: Value) -> list[Value]:
     """One side of waiting until all stores are written: consumers ask for it, and the store role says when."""
-    def drain(op: Op, values: list[Value]) -> list[Value]:
-        b = _take(op)
-        (parity,) = values
-        after = b("sub", b.const(1, int32), parity)
-        group = b("group_index") if groups > 1 else b.const(0, int32)
-        if puts:
-            b.op("mbar_wait", asked, group, parity)
-            b.op("bulk_wait")
-            b.op("mbar_arrive", drained, group, per="thread", ctas=1)
-        else:
-            b.op("mbar_arrive", asked, group, per="warp", ctas=1)
-            b.op("mbar_wait", drained, group, parity)
-        return [after]
-
-    return drain
+    b = _take(op)
+    after = b("sub", b.const(1, int32), *parity)
+    group = b("group_index") if groups > 1 else b.const(0, int32)
+    if puts:
+        b.op("mbar_wait", asked, group, *parity)
+        b.op("bulk_wait")
+        b.op("mbar_arrive", drained, group, per="thread", ctas=1)
+    else:
+        b.op("mbar_arrive", asked, group, per="warp", ctas=1)
+        b.op("mbar_wait", drained, group, *parity)
+    return [after]

@@ -108,9 +108,8 @@ class Stretch:
         if op.name != "store" or self.block.parent is not None or not self.alone or self.aligned() or \
                 op.attrs.get("vec", 1) > 1 or elem_of(op.operands[1].type) != elem:
             return False
-        pointer, source = op.operands[0].op, argument_of(op.operands[0])
-        if not isinstance(pointer, Op) or pointer.name != "ptr_add" or from_start(pointer) is None or \
-                source is None or op.attrs.get("cache") or op.attrs.get("evict"):
+        source = argument_of(op.operands[0])
+        if from_start(op.operands[0]) is None or source is None or op.attrs.get("cache") or op.attrs.get("evict"):
             return False
         bound = self.ends.bound
         if len(op.operands) > 2 and (bound is None or self.ends.ends_at(op.operands[2]) is not bound):

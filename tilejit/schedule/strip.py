@@ -93,7 +93,7 @@ class Strip:
             limit = self.needed(op)[1:]
             attrs = {k: x for k, x in attrs.items() if limit or k != "fill"}
             return self._new(op, [view, *(self.b("sub", x, self.at) for x in limit)], attrs, t)
-        if op.name == "ptr_add" and (found := from_start(op)):
+        if found := from_start(op.result):
             base, counted = found            # the offset of the strip goes into the number
             if self.ahead:                   # that of the iteration's first strip, and a constant
                 start = self.b("ptr_add", self.starts[base], self.b.const(self.ahead * self.row.size, int32))
@@ -130,8 +130,11 @@ class Strip:
         return [env[v] for v in region.terminator.operands]
 
 
-def from_start(op: Op) -> tuple[Value, Op] | None:
+def from_start(v: Value) -> tuple[Value, Op] | None:
     """The number and the range of an address that counts up from a number."""
+    op = v.op
+    if not isinstance(op, Op) or op.name != "ptr_add":
+        return None
     base, index = (x.op for x in op.operands)
     if isinstance(base, Op) and base.name == "splat" and isinstance(index, Op) and index.name == "arange" and \
             elem_of(op.operands[1].type) == int32:

@@ -87,14 +87,11 @@ class _Passes:
 
     def put(self, b: Builder) -> None:
         """Copy what has taken the row's place to memory, as far as the row goes."""
-        assert self.stretch.back is not None and isinstance(self.stretch.back.operands[0].op, Op)
-        found = from_start(self.stretch.back.operands[0].op)
-        assert found is not None
-        b.loc = self.stretch.back.loc
-        base = self.row.now.get(found[0], found[0])
+        assert self.stretch.back is not None and (found := from_start(self.stretch.back.operands[0])) is not None
+        b.loc, base, most = self.stretch.back.loc, self.row.now.get(found[0], found[0]), self.row.shape[0]
         if found[1].attrs["start"]:
             base = b("ptr_add", base, b.const(found[1].attrs["start"], int32))
-        most, whole = self.row.shape[0], b.const(self.row.shape[0], int32)
+        whole = b.const(most, int32)
         b.op("row_put", self.stretch.load.operands[0], base,
              whole if self.ends.bound is None else self.ends.clamped(0, most, b))
 
@@ -109,8 +106,8 @@ class _Passes:
         given: list[Op] = []
         for op in inside:
             if self.stretch.is_sink(op):
-                if op.name == "reduce" and any(self.follows(op, x) for x in waiting) or (
-                        op.name == "store" and any(x.name == "reduce" and self.follows(op, x) for x in waiting)):
+                behind = {v.op for v in reached(op.operands, lambda v: v.op.operands if isinstance(v.op, Op) else ())}
+                if not behind.isdisjoint(waiting):
                     self.one_pass(waiting, b)
                     waiting = []
                 waiting.append(op)
@@ -132,11 +129,6 @@ class _Passes:
             for x in whole(op):
                 x.operands = [self.row.now.get(v, v) for v in x.operands]
         self.stretch.block.ops += rest
-
-    def follows(self, op: Op, other: Op) -> bool:
-        """Whether an op needs what another one gives, through ops of this stretch."""
-        found = reached(op.operands, lambda v: v.op.operands if isinstance(v.op, Op) else ())
-        return any(v.op is other for v in found)
 
     def one_pass(self, sinks: list[Op], b: Builder) -> None:
         """A loop over the strips for ops of which none needs another one; reductions begin with the first strip."""
