@@ -65,7 +65,7 @@ class Calls(Expressions):
         plain = [unwrap(a) for a in args]
         named = {k: unwrap(v) for k, v in kwargs.items()}
         constants = not contains_tensor((*plain, *named.values()))
-        name = getattr(fn, "__name__", repr(fn))
+        name = getattr(fn, "__name__", None) or repr(fn)
         if isinstance(fn, (ConstexprFunction, BoundConstexpr)):
             if not constants and isinstance(fn, ConstexprFunction):
                 raise self.fail(where, f"{name}() is a constexpr_function: its arguments must be constants")

@@ -46,13 +46,14 @@ SUPPORTED = ("assignments, if/elif/else, for over range/tl.range/tl.static_range
 
 class Expressions(Loops):
     def expr(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Constant):       # leaves build no ops, which would need their place
-            return node.value
-        if isinstance(node, ast.Name):
-            return self.name(node.id, node)
-        if isinstance(node, ast.Attribute):
-            return self.expr_Attribute(node)
-        handler = getattr(self, f"expr_{type(node).__name__}", None)
+        kind: Any = type(node)
+        if kind is ast.Constant:                 # leaves build no ops, which would need their place
+            return node.value  # type: ignore[attr-defined]
+        if kind is ast.Name:
+            return self.name(node.id, node)  # type: ignore[attr-defined]
+        if kind is ast.Attribute:
+            return self.expr_Attribute(node)  # type: ignore[arg-type]
+        handler = getattr(self, f"expr_{kind.__name__}", None)
         if handler is None:
             raise self.fail(node, f"'{keyword(node)}' is not part of the tile language", f"what is: {SUPPORTED}")
         return self._located(node, handler, node)

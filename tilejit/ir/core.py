@@ -40,7 +40,8 @@ class Value:
 
     @property
     def owner(self) -> Op | None:
-        return self.op.parent if isinstance(self.op, Block) else self.op
+        op = self.op
+        return op.parent if type(op) is Block else op  # type: ignore[return-value]
 
     @property
     def home(self) -> Block | None:
@@ -339,7 +340,10 @@ def blocks(block: Block) -> Iterator[Block]:
 
 
 def whole(op: Op) -> list[Op]:
-    return [op, *(x for region in op.regions for x in listed(region))]
+    out = [op]
+    for region in op.regions:
+        out += listed(region)
+    return out
 
 
 def read(op: Op) -> list[Value]:

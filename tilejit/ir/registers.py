@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from tilejit.ir.core import Block, Op, Value, walk
+from tilejit.ir.core import Block, Op, Value, listed
 from tilejit.ir.types import DType, Pending, Tile, elem_of
 
 
@@ -42,7 +42,7 @@ def peak(body: Block, elsewhere: Container[Value] = ()) -> int:
         if op.name == "dot" and isinstance(op.operands[0].type, Tile):
             used = min((at[x] for x in body.ops if op.result in x.operands), default=len(steps))
             ends.update((r, max(ends[r], used)) for r in root(op.operands[0]))
-    inside = {v for op in walk(body) for v in op.results} | set(body.args)
+    inside = {v for op in listed(body) for v in op.results} | set(body.args)
     ends = {v: end for v, end in ends.items() if v not in elsewhere}
     alive = {v for v in ends if v not in inside or v.op is body}
     ends.update((v, len(steps)) for v in ends if v not in inside)

@@ -266,8 +266,8 @@ def elem_of(t: Type) -> Scalar:
         return t.elem  # type: ignore[union-attr]
     if kind is Pending:
         return t.tile.elem  # type: ignore[union-attr]
-    assert isinstance(t, (DType, Ptr)), t
-    return t
+    assert kind is DType or kind is Ptr, t
+    return t  # type: ignore[return-value]
 
 
 def with_elem(t: Type, elem: Scalar) -> Type:

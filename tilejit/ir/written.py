@@ -1,15 +1,14 @@
 """Which arguments a function writes through."""
 from __future__ import annotations
 
-from tilejit.ir.core import Function, Value, walk
+from tilejit.ir.core import Function, Value, listed
 from tilejit.ir.types import Desc, Ptr, Tile
 
 
 def written(fn: Function) -> set[str]:
-    """Names of pointer and descriptor arguments that may be written through; all if an address comes from memory or an
-    integer.
-    """
-    addresses = [v for op in walk(fn.body) if "write" in op.define.effects for v in op.operands if _is_address(v)]
+    """Names of the pointer and descriptor arguments that the function may write through; all of them where an address
+    comes from memory or from an integer."""
+    addresses = [v for op in listed(fn.body) if "write" in op.define.effects for v in op.operands if _is_address(v)]
     found: set[str] = set()
     seen: set[Value] = set()
     while addresses:
@@ -28,7 +27,7 @@ def written(fn: Function) -> set[str]:
 
 
 def follows_memory(fn: Function) -> bool:
-    return any(_is_address(r) for op in walk(fn.body) if not op.regions for r in op.results
+    return any(_is_address(r) for op in listed(fn.body) if not op.regions for r in op.results
                if "read" in op.define.effects or not any(map(_is_address, op.operands)))
 
 

@@ -199,7 +199,7 @@ class tensor:
 
     @property
     def dtype(self) -> Scalar:
-        return self.elem
+        return elem_of(self.value.type)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from tilejit.passes.axis import AxisInfo, analyse, fact_of
 
 
 def check_signs(fn: Function) -> Function:
-    divisions = [op for op in walk(fn.body) if op.name in ("idiv", "irem") and isinstance(op.result.type, Tile)]
+    divisions = [op for op in listed(fn.body) if op.name in ("idiv", "irem") and isinstance(op.result.type, Tile)]
     if not divisions or fn.attrs.get("check_signs") is False:
         return fn
     facts, addresses = analyse(fn), _addresses(fn)

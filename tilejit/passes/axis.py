@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
-from tilejit.ir.core import Block, Function, Op, Value, const_of, edges, walk
+from tilejit.ir.core import Block, Function, Op, Value, const_of, edges, listed
 from tilejit.ir.types import Desc, DType, Ptr, Tile, Type, elem_of, int1, shape_of
 
 #: The divisibility of zero: a power of two above any that matters.
@@ -70,7 +70,7 @@ def analyse(fn: Function, loaded: int = 1) -> dict[Value, AxisInfo]:
     """
     facts = Facts(_promises(fn))
     if loaded > 1:
-        for op in walk(fn.body):
+        for op in listed(fn.body):
             if op.name == "load" and not isinstance(op.result.type, Tile):
                 _promise(facts.promises, op.result, False, loaded)
     for arg, attrs in zip(fn.body.args, fn.arg_attrs):
@@ -124,7 +124,7 @@ def _promises(fn: Function) -> dict[Value, tuple[bool, int]]:
                     x, by = a.op.operands
                     _promise(found, x, False, abs(const_of(by) or 1))
 
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if op.name == "assume":
             note(op.parent, op.operands[0])
     return found

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tilejit.ir import Block, Function, Op, Value, blocks, total_warps, uses, walk
+from tilejit.ir import Block, Function, Op, Value, blocks, listed, total_warps, uses
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.ops.shape import exchanges
 from tilejit.ir.target import target_of
@@ -94,11 +94,11 @@ def _much(fn: Function, block: Block, threads: int) -> list[Op]:
 
 def _sums_much(block: Block, threads: int) -> bool:
     most = MOST_SUMS * 256 // max(threads, 256)
-    return any(_numbers(op.result, threads) > most for op in walk(block) if op.name == "dot")
+    return any(_numbers(op.result, threads) > most for op in listed(block) if op.name == "dot")
 
 
 def _multiplies(loop: Op) -> bool:
-    return any(op.name == "dot" for op in walk(loop.regions[0]))
+    return any(op.name == "dot" for op in listed(loop.regions[0]))
 
 
 def _bytes(v: Value) -> int:

@@ -8,7 +8,7 @@ As LLVM's fp-contract=fast; on unless Triton's option `enable_fp_fusion` is Fals
 """
 from __future__ import annotations
 
-from tilejit.ir.core import Builder, Function, Op, Value, beside, const_of, erase, replace, uses, walk
+from tilejit.ir.core import Builder, Function, Op, Value, beside, const_of, erase, listed, replace, uses
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import DType, elem_of
 
@@ -19,7 +19,7 @@ def contract(fn: Function) -> Function:
     table = uses(fn.body)
     mapping: dict[Value, Value] = {}
     gone: set[Op] = set()
-    for op in list(walk(fn.body)):
+    for op in listed(fn.body):
         if op.name not in ("add", "sub"):
             continue
         t = elem_of(op.result.type)

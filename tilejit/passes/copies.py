@@ -10,7 +10,7 @@ Those issued an iteration ahead, into registers, are marked with `ahead`.
 """
 from __future__ import annotations
 
-from tilejit.ir import Function, Op, loop_around, read, walk
+from tilejit.ir import Function, Op, listed, loop_around, read
 from tilejit.ir.ahead import ahead_problem, is_volatile
 from tilejit.ir.types import DType, Tile
 from tilejit.passes.rules import const_of
@@ -23,7 +23,7 @@ def mark_copies(fn: Function) -> Function:
     if fn.attrs.get("num_ctas", 1) > 1:
         return fn
     loops = pipelined_loops(fn)
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if op.name != "load" or not isinstance(op.result.type, Tile) or loop_around(op) not in loops or _is_ahead(op):
             continue
         problem = "num_stages=1" if _depth(fn, op) == 1 else copy_problem(op) or ahead_problem(op)
@@ -37,7 +37,7 @@ def mark_copies(fn: Function) -> Function:
 
 def mark_ahead(fn: Function) -> Function:
     loops = pipelined_loops(fn)
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if op.name == "load" and loop_around(op) in loops and _is_ahead(op):
             op.attrs["ahead"] = True
     return fn
@@ -50,7 +50,7 @@ def _depth(fn: Function, op: Op) -> int | None:
 
 def pipelined_loops(fn: Function) -> set[Op]:
     loops = set()
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if op.name in ("dot", "dot_fma") and (loop := loop_around(op)) is not None:
             loops.add(loop)
         elif "loop" in op.define.traits and op.attrs.get("num_stages"):

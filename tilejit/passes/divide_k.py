@@ -10,7 +10,7 @@ A product is a part, and so is what a loop carries from it. Where anything but t
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Builder, Function, Op, Value, divides_k, edge_at, edge_of, enclosing, uses, walk
+from tilejit.ir import Builder, Function, Op, Value, divides_k, edge_at, edge_of, enclosing, listed, uses
 from tilejit.ir.report import Record
 
 
@@ -48,7 +48,7 @@ def divide_k(fn: Function) -> Function:
 
 def _parts(fn: Function, table: dict[Value, list[tuple[Op, int]]]) -> dict[Value, None]:
     found: dict[Value, None] = {}
-    dots = [op for op in walk(fn.body) if op.name == "dot"]
+    dots = [op for op in listed(fn.body) if op.name == "dot"]
     for op in dots:
         if "depth" in op.attrs:
             raise CompilationError(f"dot: depth={op.attrs['depth']} is of a whole block, and with cluster_split=\"K\" "

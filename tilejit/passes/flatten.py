@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tilejit.ir import Function, Op, Value, erase, replace, uses, walk
+from tilejit.ir import Function, Op, Value, erase, listed, replace, uses
 from tilejit.ir.types import shape_of
 
 
@@ -18,7 +18,7 @@ def flatten(fn: Function) -> Function:
     table = uses(fn.body)
     mapping: dict[Value, Value] = {}
     gone: set[Op] = set()
-    for op in list(walk(fn.body)):
+    for op in listed(fn.body):
         if op.name == "desc_load":
             users = [user for user, _ in table.get(op.result, ())]
             shapes = {shape_of(user.result.type) for user in users if user.name == "reshape"}

@@ -9,14 +9,14 @@ Not in kernels with products, and of rows that stay in shared memory (`schedule/
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, read, replace, walk
+from tilejit.ir import Block, Builder, Function, Op, listed, read, replace
 from tilejit.ir.folds import joined
 from tilejit.ir.types import Tile
 
 
 def merge_folds(fn: Function) -> Function:
-    reduces = [op for op in walk(fn.body) if op.name == "reduce"]
-    if len(reduces) < 2 or any("dot" in op.name for op in walk(fn.body)):
+    reduces = [op for op in listed(fn.body) if op.name == "reduce"]
+    if len(reduces) < 2 or any("dot" in op.name for op in listed(fn.body)):
         return fn
     for block in {id(op.parent): op.parent for op in reduces}.values():
         assert block is not None

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, divides_k, edge_at, reached, total_warps, uses, walk
+from tilejit.ir import Function, Op, Value, divides_k, edge_at, listed, reached, total_warps, uses
 from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import Tile
 from tilejit.layout.clusters import beside, in_each, rows_from_each
@@ -76,7 +76,7 @@ class Assignment:
         self.copied = {op for op in self.accesses.ops if op.name == "load" and self.ctas == 1
                        and wants_copies(fn, op, loops) and not (refused(op) or ahead_problem(op))}
         self.uses = uses(fn.body)
-        self.ops = list(walk(fn.body))
+        self.ops = listed(fn.body)
         self.groups = {v: group for op in self.ops for group in same_layout(op) for v in group}
         self.chosen: dict[Value, LinearLayout] = {}
         self.queue: deque[Value] = deque()

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilejit.ir import Function, Op, Value, enclosing, total_warps, walk
+from tilejit.ir import Function, Op, Value, enclosing, listed, total_warps, walk
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Ptr, Tile, bf16, elem_of, fp16, fp32
 from tilejit.layout.clusters import copies, cta_bases, parts_of, strips_of
@@ -29,8 +29,8 @@ class Accesses:
         self.warps: int = total_warps(fn)
         self.ctas: int = fn.attrs.get("num_ctas", 1)
         self.facts = facts
-        self.products = any(op.name == "dot" for op in walk(fn.body))
-        self.ops = [op for op in walk(fn.body)
+        self.products = any(op.name == "dot" for op in listed(fn.body))
+        self.ops = [op for op in listed(fn.body)
                     if op.define.layout == "access" and isinstance(op.operands[0].type, Tile)]
         #: (shape, fastest dimension) -> elements an access, the widest of all accesses of that shape, so that
         #: they share a layout.
@@ -39,7 +39,7 @@ class Accesses:
             key = (op.operands[0].tile.shape, fastest(op, facts))
             self.widths[key] = max(self.widths.get(key, 1), self._width(op))
         #: Shape of tiles that scans and networks go along a dimension of, which is cheapest within a thread -> it
-        self.along = {v.type.shape: op.attrs["axis"] for op in walk(fn.body)
+        self.along = {v.type.shape: op.attrs["axis"] for op in listed(fn.body)
                       if op.define.layout == "follows" and "axis" in op.attrs for v in op.results
                       if isinstance(v.type, Tile) and v.type.shape == getattr(op.operands[0].type, "shape", None)}
         for key in self.widths if self.ctas == 1 and not self.products else ():
@@ -206,10 +206,10 @@ def mask_of(op: Op) -> Value | None:
 
 def mark_reductions(fn: Function) -> None:
     """`unread` atomics: sums of floats that nobody reads, which Hopper takes by vectors (PTX ISA, red: sm_90)."""
-    sums = [op for op in walk(fn.body) if op.name == "atomic_rmw" and op.attrs["kind"] == "add"
+    sums = [op for op in listed(fn.body) if op.name == "atomic_rmw" and op.attrs["kind"] == "add"
             and isinstance(op.result.type, Tile) and elem_of(op.result.type) in (fp16, bf16, fp32)]
     if sums and target_of(fn).hopper:
-        used = {v for op in walk(fn.body) for v in op.operands}
+        used = {v for op in listed(fn.body) for v in op.operands}
         for op in sums:
             if op.result not in used:
                 op.attrs["unread"] = True
@@ -220,7 +220,7 @@ def set_vectors(fn: Function, facts: Facts) -> None:
 
     `facts` are from before conversions, whose facts are added.
     """
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if op.name == "convert":
             facts[op.result] = facts[op.operands[0]]
         if op.name == "cmp" and isinstance(op.result.type, Tile) and op.result in facts:

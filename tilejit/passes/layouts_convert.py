@@ -4,7 +4,7 @@ after a narrowing cast, and drops it where it is the identity.
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Builder, Function, Op, Value, beside, erase, replace, uses, walk
+from tilejit.ir import Builder, Function, Op, Value, beside, erase, listed, replace, uses
 from tilejit.ir.report import Record
 from tilejit.ir.types import Tile
 from tilejit.layout.convert import Registers, Shuffles, Swaps, plan
@@ -13,7 +13,7 @@ from tilejit.passes.layouts_rules import backward, natural, wanted
 
 
 def insert(fn: Function) -> None:
-    made = [(op, layout) for op in walk(fn.body) if (layout := natural(op)) is not None
+    made = [(op, layout) for op in listed(fn.body) if (layout := natural(op)) is not None
             and any(isinstance(r.type, Tile) and r.type.layout != layout for r in op.results)]
     table = uses(fn.body) if made else {}
     for op, layout in made:
@@ -23,7 +23,7 @@ def insert(fn: Function) -> None:
                 r.type, new.name = r.type.with_layout(layout), r.name
                 for user, index in table.get(r, ()):
                     user.operands[index] = new
-    for op in list(walk(fn.body)):
+    for op in listed(fn.body):
         for index, layout in wanted(op).items():
             v = op.operands[index]
             if v.tile.layout not in (None, layout):
@@ -46,7 +46,7 @@ def improve(fn: Function) -> None:
     changed = True
     while changed:
         changed = False
-        found = [op for op in walk(fn.body) if op.name == "convert"]
+        found = [op for op in listed(fn.body) if op.name == "convert"]
         table = uses(fn.body) if found else {}
         for op in found:
             if _dropped(fn, op, table) or _before(fn, op, table) or _after(fn, op, table):
@@ -143,7 +143,7 @@ def _bytes(v: Value) -> int:
 def describe(fn: Function) -> list[Record]:
     lines = []
     table = uses(fn.body)
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if op.name != "convert":
             continue
         src, dst = op.operands[0].tile, op.result.tile

@@ -1,7 +1,7 @@
 """Copies of cheap values: each use may have its own layout; merged where they end up equal."""
 from __future__ import annotations
 
-from tilejit.ir import Block, Function, Op, Value, clone_op, computes, uses, walk
+from tilejit.ir import Block, Function, Op, Value, clone_op, computes, listed, uses
 from tilejit.ir.types import Tile
 
 #: A value that takes more ops than this to compute anew is moved between layouts instead.
@@ -10,7 +10,7 @@ _MOST_OPS = 48
 
 def split_cheap(fn: Function) -> None:
     size: dict[Op, int] = {}          # ops to compute the value anew
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if len(op.results) != 1 or not isinstance(op.results[0].type, Tile) or not op.define.pure \
                 or "cheap" not in op.define.traits:
             continue
@@ -55,9 +55,10 @@ def merge_copies(block: Block, seen: dict[tuple, Value], mapping: dict[Value, Va
             op.operands = [mapping.get(v, v) for v in op.operands]
         if op.define.pure and not op.regions and len(op.results) == 1:
             key = computes(op)
-            before = seen.setdefault(key, op.result)
-            if before is not op.result:
-                mapping[op.result] = before
+            result = op.results[0]
+            before = seen.setdefault(key, result)
+            if before is not result:
+                mapping[result] = before
                 continue
             here.append(key)
         for region in op.regions:

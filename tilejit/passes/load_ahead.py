@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, listed, replace, walk
+from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, listed, replace
 from tilejit.ir.ahead import Ahead, address_slice, is_volatile, order_problem
 from tilejit.ir.registers import peak, size
 from tilejit.ir.types import Tile, int1
@@ -32,9 +32,9 @@ TRIPS = 8
 def load_ahead(fn: Function) -> Function:
     pipelined = pipelined_loops(fn)
     for loop in [op for op in listed(fn.body) if op.name == "for" and op not in pipelined]:
-        if any("loop" in op.define.traits for op in walk(loop.regions[0])):
+        if any("loop" in op.define.traits for op in listed(loop.regions[0])):
             continue
-        loads = [x for op in walk(loop.regions[0]) if op.name == "load" if (x := _early(op, loop)) is not None]
+        loads = [x for op in listed(loop.regions[0]) if op.name == "load" if (x := _early(op, loop)) is not None]
         depth = _depth(fn, loop, loads)
         if depth < 1:
             continue

@@ -27,7 +27,7 @@ from math import gcd, prod
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir.core import Block, Builder, Function, Op, Value, beside, replace, walk
+from tilejit.ir.core import Block, Builder, Function, Op, Value, beside, listed, replace, walk
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.axis import AxisInfo, analyse
@@ -50,7 +50,7 @@ class _Parts:
 
 def lower_desc(fn: Function) -> Function:
     pass_ = _Lowering(fn)
-    for op in list(walk(fn.body)):  # all before the first rewrite: the facts are those of the whole function
+    for op in listed(fn.body):  # all before the first rewrite: the facts are those of the whole function
         if op.name == "make_desc":
             pass_.reason(op.result)
     pass_.block(fn.body)
@@ -158,7 +158,7 @@ def _not_on_host(v: Value, fn: Function) -> str | None:
 class _Lowering:
     def __init__(self, fn: Function):
         self.fn = fn
-        anywhere = any(op.name == "make_desc" and op.attrs.get("anywhere") for op in walk(fn.body))
+        anywhere = any(op.name == "make_desc" and op.attrs.get("anywhere") for op in listed(fn.body))
         self.facts: Mapping[Value, AxisInfo] = analyse(fn) if anywhere else {}
         self.writing = Writing(fn)
         self.mapping: dict[Value, Value] = {}

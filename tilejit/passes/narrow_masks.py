@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilejit.ir import Builder, Function, Op, Value, beside, const_of, walk
+from tilejit.ir import Builder, Function, Op, Value, beside, const_of, listed
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import Tile, int32, int64, shape_of
 from tilejit.passes.rules import bounds, defined_by
@@ -38,7 +38,7 @@ class _Sum:
 
 
 def narrow_masks(fn: Function) -> Function:
-    changed = [_narrow(op) for op in [*walk(fn.body)] if op.name == "cmp" and op.attrs["pred"] in _SWAPPED]
+    changed = [_narrow(op) for op in listed(fn.body) if op.name == "cmp" and op.attrs["pred"] in _SWAPPED]
     if any(changed):
         drop_dead(fn)
     return fn

@@ -28,7 +28,7 @@ def order_accesses(fn: Function) -> Function:
 def _order(block: Block, pending: list[Op]) -> list[Op]:
     for op in list(block.ops):
         if _is_access(op):
-            if any(_conflict(before, op) for before in pending):
+            if _conflicts(pending, op):
                 beside(op).op("debug_barrier")
                 pending = []
             pending = [*pending, op]
@@ -46,7 +46,7 @@ def _order(block: Block, pending: list[Op]) -> list[Op]:
 
 def _reached(block: Block, pending: list[Op]) -> bool:
     for op in block.ops:
-        if _is_access(op) and any(_conflict(before, op) for before in pending):
+        if _is_access(op) and _conflicts(pending, op):
             return True
         if op.name == "debug_barrier" or not op.regions and scratch_bytes(op):
             return False
@@ -59,9 +59,16 @@ def _is_access(op: Op) -> bool:
     return op.define.layout == "access" and bool(op.define.effects & {"read", "write"}) and "copy" not in op.attrs
 
 
+def _conflicts(pending: list[Op], after: Op) -> bool:
+    """Whether an access writes what one before it may access by another warp, or the other way round."""
+    if "write" not in after.define.effects:
+        pending = [x for x in pending if "write" in x.define.effects]
+    return any(_conflict(x, after) for x in pending)
+
+
 def _conflict(before: Op, after: Op) -> bool:
     writes = ["write" in op.define.effects for op in (before, after)]
-    if not any(writes) or "atomic" in before.define.traits & after.define.traits:
+    if "atomic" in before.define.traits & after.define.traits:
         return False
     memory = [argument_of(op.operands[0]) for op in (before, after)]
     if None not in memory and memory[0] is not memory[1]:

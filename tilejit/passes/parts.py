@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 from typing import Union
 
-from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, reached, uses, walk, whole
+from tilejit.ir import Block, Builder, Function, Op, Value, clone_block, listed, reached, uses, walk, whole
 from tilejit.ir.ahead import argument_of, is_volatile, may_alias
 from tilejit.ir.core import beside, clone_op, edge_of, edges, enclosing, replace
 from tilejit.ir.types import Tile, Type, elem_of, int32, shape_of
@@ -61,13 +61,13 @@ class Group:
         table = uses(self.fn.body)
         values = [v for op in self.members if op not in self.roots
                   for v in (op.results if isinstance(op, Op) else [op])]
-        entire = reached([v for v in values if any(not self._takes_part(user, i) for user, i in table.get(v, ()))],
+        entire = reached([v for v in values for user, i in table.get(v, ()) if not self._takes_part(user, i)],
                          lambda v: v.op.operands if isinstance(v.op, Op) else ())
         loops = {op for op in self.members if isinstance(op, Op) and op.name == "for"}
         if any(v in entire for loop in loops for v in loop.results):
             return "what a loop carries is needed whole"
         stores = [op for op in self.roots if op.define.effects]
-        for load in [op for op in walk(self.block) if op.define.effects == {"read"}
+        for load in [op for op in listed(self.block) if op.define.effects == {"read"}
                      and (op in self.members or loops.intersection(enclosing(op)))]:
             if load in self.members and load.parent is self.block and load.result in entire \
                     and prod(shape_of(load.result.type)) > self.elements:
@@ -94,7 +94,7 @@ class Group:
             if op in self.roots and op.results:                                    # what is added up
                 views, tile = [(self.sources(op, d)[0] or 0, 0)], shape_of(op.operands[0].type)
             if tile:
-                size, most = gcd(size, *(tile[at] for at, _ in views)), max(most, prod(tile))
+                size, most = gcd(size, *[tile[at] for at, _ in views]), max(most, prod(tile))
             if isinstance(op, Op) and "tma" in op.define.traits and any(at == len(tile) - 1 for at, _ in views):
                 size = gcd(size, max(1, tile[-1] * elem_of(value.type).bits // 128))        # 16 bytes a row of a block
         self.count = min(1 << max(0, most // self.elements - 1).bit_length(), size & -size)
@@ -116,7 +116,7 @@ class Group:
                 for x in (way.args[0], way.result):
                     self.members.setdefault(x, []).append(view)
                 work += [(x, view) for x in way.sources]
-                if any(x.define.effects not in (set(), {"read"}, {"control"}) for x in walk(loop.regions[0])):
+                if any(x.define.effects not in (set(), {"read"}, {"control"}) for x in listed(loop.regions[0])):
                     return "a loop has effects"
                 continue
             problem = self._unable(v, view)
@@ -166,8 +166,11 @@ class Group:
         if op.name == "yield" and loop in self.members:
             assert loop is not None
             return loop.results[index] in self.members
-        return op in self.members and all(at is None or _divided(op.operands[index], at) for at in (
-            self.sources(op, d)[index] for d, _ in self.members[op]))
+        for d, _ in self.members.get(op, ()):
+            at = self.sources(op, d)[index]
+            if at is not None and not _divided(op.operands[index], at):
+                return False
+        return op in self.members
 
     def _in_place(self, load: Op, store: Op) -> bool:
         """Whether a store writes where a load reads, each address once: no other chunk loads it."""

@@ -26,10 +26,10 @@ from tilejit.ir import (
     const_of,
     divides_k,
     erase,
+    listed,
     product_warps,
     replace,
     uses,
-    walk,
 )
 from tilejit.ir.numeric import PARTS
 from tilejit.ir.target import product_unit, target_of
@@ -42,7 +42,7 @@ MOST_SUMS = 208
 def legalise(fn: Function) -> Function:
     if fn.attrs.get("enable_fp_fusion", True) and not divides_k(fn):
         _accumulate(fn)
-    for op in [op for op in walk(fn.body) if op.name == "dot"]:
+    for op in [op for op in listed(fn.body) if op.name == "dot"]:
         at = op.block.ops.index(op)
         b = Builder(op.block, at, op.loc)
         result = _product(fn, op, b)
@@ -55,7 +55,7 @@ def legalise(fn: Function) -> Function:
 
 def _accumulate(fn: Function) -> None:
     table = uses(fn.body)
-    for op in [op for op in walk(fn.body) if op.name == "add" and isinstance(op.result.type, Tile)]:
+    for op in [op for op in listed(fn.body) if op.name == "add" and isinstance(op.result.type, Tile)]:
         for at, v in enumerate(op.operands):
             dot, other = v.op, op.operands[1 - at]
             if isinstance(dot, Op) and dot.name == "dot" and dot.parent is op.parent and len(table[v]) == 1 \
@@ -171,7 +171,7 @@ def _elem(v: Value) -> DType:
 
 def choose_units(fn: Function) -> None:
     """Mark the products that mma.sync computes: those that wgmma cannot, or all where there is none."""
-    for op in walk(fn.body):
+    for op in listed(fn.body):
         if op.name != "dot":
             continue
         x, c = op.operands[0], op.result

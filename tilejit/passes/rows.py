@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.ir import Block, Builder, Function, Op, Value, erase, reached, replace, total_warps, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, erase, listed, reached, replace, total_warps, uses
 from tilejit.ir.ahead import ahead_problem, argument_of, is_volatile, may_alias
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, elem_of, int32
@@ -35,9 +35,12 @@ UNIT = 16
 
 def find_rows(fn: Function) -> Function:
     loops = pipelined_loops(fn)
-    table = uses(fn.body)
-    loads = [op for op in walk(fn.body) if op.name == "load" and isinstance(op.result.type, Tile)
-             and len(op.result.type.shape) == 1 and (wants_copies(fn, op, loops) or _is_read_again(fn, op, table))]
+    table, ops = uses(fn.body), listed(fn.body)
+    folded = reached([v for op in ops if op.name == "reduce" for v in op.operands],
+                     lambda v: v.op.operands if isinstance(v.op, Op) and _goes_on(v.op) else ())
+    loads = [op for op in ops if op.name == "load" and isinstance(op.result.type, Tile)
+             and len(op.result.type.shape) == 1 and (
+                 wants_copies(fn, op, loops) or op.result in folded and _is_read_again(fn, op, table))]
     if not loads or not target_of(fn).hopper:
         return fn
     facts = analyse(fn)
@@ -87,7 +90,7 @@ def _is_few(fn: Function, load: Op, loops: set[Op]) -> bool:
     few = total_warps(fn) == 1 and max(1, t.numel // 32) * t.elem.bytes in SIZES
     return few and any(op.name == "load" and isinstance(op.result.type, Tile) and len(op.result.type.shape) > 1
                        and op.parent is load.parent and wants_copies(fn, op, loops) and not refused(op)
-                       for op in walk(fn.body))
+                       for op in listed(fn.body))
 
 
 def _is_read_again(fn: Function, load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
@@ -119,8 +122,11 @@ def _meets_twice(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
 
 
 def _follow(values: list[Value], table: dict[Value, list[tuple[Op, int]]]) -> set[Value]:
-    return reached(values, lambda v: [r for op, _ in table.get(v, ()) if op.define.pure and (
-        "elementwise" in op.define.traits or op.name in ("splat", "broadcast")) for r in op.results])
+    return reached(values, lambda v: [r for op, _ in table.get(v, ()) if _goes_on(op) for r in op.results])
+
+
+def _goes_on(op: Op) -> bool:
+    return op.define.pure and ("elementwise" in op.define.traits or op.name in ("splat", "broadcast"))
 
 
 def _in_strips(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
@@ -185,7 +191,8 @@ class _Row:
             return _NO_ROW
         if load.parent is not self.fn.body and ahead_problem(load):
             return _NO_ROW
-        if any("write" in x.define.effects and may_alias(argument_of(load.operands[0]), x) for x in walk(self.fn.body)):
+        source = argument_of(load.operands[0])
+        if any("write" in x.define.effects and may_alias(source, x) for x in listed(self.fn.body)):
             return "the kernel may write what it reads, through another proxy"
         if not isinstance(elem, DType) or elem.kind == "bool" or self.size * elem.bytes % UNIT:
             return _NO_ROW

@@ -28,7 +28,6 @@ from tilejit.ir.core import (
     made_in,
     replace,
     total_warps,
-    walk,
 )
 from tilejit.ir.types import DType, Tile, Type, elem_of, int64, shape_of
 from tilejit.passes.affine import Forms, Poly, build, number
@@ -85,7 +84,7 @@ class _Masks:
         none = any(most is not None and most < 0 for _, most in room)
         if none or all(x.side == "always" for x in limits) or _few(limits, step):
             return False
-        known = {op: want for op in walk(self.body) if op.name == "cmp" for want in (True, False)
+        known = {op: want for op in listed(self.body) if op.name == "cmp" for want in (True, False)
                  if (found := self._clear(op, want)) is not None and all(x in limits for x in found)}
         self._write([x for x, (least, _) in zip(limits, room) if least is None or least < 0], known, step)
         return True
@@ -172,7 +171,7 @@ class _Masks:
             new = b.insert(clone_op(loop, {}))
             new.operands = [first, end, by, *carried]
             if is_clear:
-                twins = zip(walk(self.body), walk(new.regions[0]))
+                twins = zip(listed(self.body), listed(new.regions[0]))
                 self._without(new, {twin: known[op] for op, twin in twins if op in known})
             carried = new.results
         loop.block.ops.remove(loop)

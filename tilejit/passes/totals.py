@@ -12,7 +12,7 @@ one take a register each.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, beside, total_warps, uses, walk
+from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed, total_warps, uses
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import DType, Tile, int32
 from tilejit.passes.axis import analyse
@@ -27,8 +27,8 @@ _ADDS: dict[str, tuple[int | None, str]] = {
 
 def shrink_totals(fn: Function) -> Function:
     threads, changed = 32 * total_warps(fn), False
-    loops = [op for op in walk(fn.body) if op.name == "for" and not op.attrs.get("num_stages")
-             and not any("dot" in x.name for x in walk(op.regions[0]))]
+    loops = [op for op in listed(fn.body) if op.name == "for" and not op.attrs.get("num_stages")
+             and not any("dot" in x.name for x in listed(op.regions[0]))]
     for loop in loops if fn.attrs.get("num_ctas", 1) == 1 else ():
         if any(isinstance(a.type, Tile) for a in loop.regions[0].args):
             facts = analyse(fn)
@@ -75,7 +75,7 @@ class _Totals(Group):
 
     def write(self) -> bool:
         body, where = self.block, self.adds[0].place  # type: ignore[union-attr]
-        if self.count < 2 or not self.alike or any("write" in op.define.effects for op in walk(body)):
+        if self.count < 2 or not self.alike or any("write" in op.define.effects for op in listed(body)):
             return False
         if any(self.need(v, (0, 0)) for op in self.adds for v in op.operands if v not in self.carried):  # type: ignore[union-attr]
             return False

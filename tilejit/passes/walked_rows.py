@@ -17,7 +17,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from tilejit.ir.ahead import argument_of, is_volatile, may_alias
-from tilejit.ir.core import Block, Function, Op, Value, computes, replace, total_warps, uses, walk
+from tilejit.ir.core import Block, Function, Op, Value, computes, listed, replace, total_warps, uses
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
@@ -103,7 +103,7 @@ class _Row:
         return total.maker.operands[3 + total.maker.results.index(total)]
 
     def _check_memory(self) -> None:
-        stores = [op for op in walk(self.fn.body) if "write" in op.define.effects]
+        stores = [op for op in listed(self.fn.body) if "write" in op.define.effects]
         sizes: dict[Value | None, list[int]] = {}        # what is read -> bytes of an element, once for each loop
         for loop in self.loops:
             here: dict[Value | None, int] = {}

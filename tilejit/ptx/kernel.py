@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 
 from tilejit.errors import CompilationError, Loc
-from tilejit.ir import Op, Value, loop_around, walk
+from tilejit.ir import Op, Value, listed, loop_around
 from tilejit.ir.target import Target
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, Tile, int32
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
@@ -53,7 +53,7 @@ def prologue(e: Emitter) -> None:
         if arg in e.uses and not isinstance(arg.type, Desc):
             e.set(arg, load_param(e, arg))
     take_place(e)
-    for op in walk(e.fn.body):
+    for op in listed(e.fn.body):
         if "tensor_map" in op.define.traits:
             if not is_written(e, op):
                 tensor_map(e, op)
@@ -202,8 +202,8 @@ def init_barriers(e: Emitter) -> None:
 
 
 def _folds(e: Emitter) -> list[Op]:
-    """The folds over CTAs, each reached once, if they are all that a kernel does in other CTAs."""
-    ops = [op for op in walk(e.fn.body) if op.name in ("roles", "debug_barrier") or "multicast" in op.attrs
+    """The folds over CTAs, each reached once, if they are all that a kernel does in other CTAs; else none."""
+    ops = [op for op in listed(e.fn.body) if op.name in ("roles", "debug_barrier") or "multicast" in op.attrs
            or "sync" in op.define.effects
            and (op.attrs.get("ctas", 1) > 1 or op.name.startswith("cluster_")) and "fills" not in op.define.traits]
     return ops if all(op.name == "cluster_fold" and op.parent is e.fn.body for op in ops) else []
@@ -374,7 +374,7 @@ def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
         return [f".minnctapersm {max(1, room)}"]
     if any(op.name == "roles" for op in e.fn.body.ops):
         return [".minnctapersm 1"]
-    ops = [*walk(e.fn.body)] if threads <= FEW_THREADS and not e.fn.attrs.get("maxnreg") else []
+    ops = listed(e.fn.body) if threads <= FEW_THREADS and not e.fn.attrs.get("maxnreg") else []
     waits = any(op.name in ("dot_async", "dot_mma") for op in ops) and any(
         op.name == "load" and isinstance(op.result.type, Tile) and loop_around(op) is not None
         for op in ops)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tilejit.ir import Block, Function, Op, Value, edges, enclosing, walk
+from tilejit.ir import Block, Function, Op, Value, edges, enclosing, listed, walk
 from tilejit.ir.types import Buffer, Desc
 from tilejit.ptx.emit import Emitter, emits
 
@@ -46,7 +46,7 @@ class Written:
         self.first: dict[Op, int] = {}           # the number of its first map in a place
         self.groups: dict[Op, int] = {}
         self.maps: list[tuple[Op, Form]] = []
-        made = [op for op in walk(e.fn.body) if op.name == "write_desc"]
+        made = [op for op in listed(e.fn.body) if op.name == "write_desc"]
         roots = {self.root(op.result) for op in made}
         for op in walk(e.fn.body):
             if "tensor_map" in op.define.traits:
@@ -103,7 +103,7 @@ def _groups(op: Op) -> int:
 
 
 def _within(op: Op, block: Block) -> bool:
-    return any(x is op for x in walk(block))
+    return any(x is op for x in listed(block))
 
 
 def form_of(e: Emitter, op: Op, desc: Value) -> Form:

@@ -6,7 +6,7 @@ Triton's tutorial: 4.6 ms instead of 5.2; three programs instead of two gain not
 """
 from __future__ import annotations
 
-from tilejit.ir import Function, walk
+from tilejit.ir import Function, listed
 from tilejit.ir.registers import peak
 from tilejit.ir.target import target_of
 from tilejit.schedule.decide import decide
@@ -23,9 +23,9 @@ def without_producer(fn: Function) -> Function:
     """A copy that is to be `inline` where that makes room for one more program, with the reason; else the function
     itself. Kernels whose author says which form, or leaves the depth of rings open (they take
     all of shared memory), and those that walk tiles (as many programs as multiprocessors) stay as they are."""
-    loops = [op for op in fn.body.ops if op.name == "for" and any(x.name == "dot" for x in walk(op.regions[0]))]
+    loops = [op for op in fn.body.ops if op.name == "for" and any(x.name == "dot" for x in listed(op.regions[0]))]
     warps, target = fn.attrs["num_warps"], target_of(fn)
-    nested = any("loop" in x.define.traits for loop in loops for x in walk(loop.regions[0]))
+    nested = any("loop" in x.define.traits for loop in loops for x in listed(loop.regions[0]))
     said = "warp_specialize" in fn.attrs or any(loop.attrs.get("warp_specialize") is not None for loop in loops)
     if not loops or nested or said or not target.hopper:
         return fn

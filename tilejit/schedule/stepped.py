@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Union
 
-from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, listed, loop_around, replace, uses
+from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, listed, replace, uses
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import DType, Ptr, Tile, elem_of, int32, int64
 
@@ -57,8 +57,12 @@ class _Loop:
 
     def __init__(self, loop: Op):
         self.loop, self.body = loop, loop.regions[0]
-        self.inner = {op: None for op in listed(self.body)}
-        self.ops = {op: None for op in self.inner if loop_around(op) is loop}
+        self.inner, own = {op: None for op in listed(self.body)}, {self.body}
+        self.ops: dict[Op, None] = {}        # all but those of loops in it
+        for op in self.inner:
+            if op.parent in own:
+                self.ops[op] = None
+                own.update(op.regions if "loop" not in op.define.traits else ())
         self.known: dict[Value, str] = {self.body.args[0]: "moves"}
 
     def kind(self, v: Value) -> str:
