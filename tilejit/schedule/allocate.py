@@ -94,7 +94,6 @@ class Allocator:
         return range(FREE, WAIT + 1 if deep else DRAIN + 1)
 
     def best(self) -> Placement:
-        """The placement that fits with the cheapest sharing, or the smallest one."""
         return next((p for p in map(self.place, self.levels()) if p.total <= self.limit), None) or \
             min(map(self.place, self.levels()), key=lambda p: p.total)
 
@@ -126,7 +125,6 @@ def limit(fn: Function) -> int:
 
 
 def fits(fn: Function) -> bool:
-    """Whether a function whose shared memory is laid out gets by with what there is."""
     return bool(fn.attrs["shared_bytes"] <= limit(fn))
 
 

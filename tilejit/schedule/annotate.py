@@ -88,7 +88,6 @@ def _of_loads_before(loop: Op, first: set[Op]) -> set[Op]:
 
 
 def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) -> None:
-    """Mark a loop with its times if it can be expanded; say what comes of it."""
     problem = _problem(new, loop)
     if not problem:
         mark(loop, times, rings)
@@ -167,7 +166,6 @@ def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
 
 
 def _problem(fn: Function, loop: Op) -> str:
-    """Why a loop cannot be rotated; empty if it can."""
     body = loop.regions[0]
     if not target_of(fn).hopper or fn.attrs.get("warp_specialize") is False or "inline" in fn.attrs or \
             loop.attrs.get("warp_specialize") is False or fn.attrs["num_warps"] not in (4, 8, 12):

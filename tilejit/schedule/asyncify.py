@@ -82,7 +82,6 @@ def _allocate(loads: list[Op], c: Context) -> None:
 
 
 def _block(block: Block, c: Context) -> None:
-    """Write the ops of a block and of the regions in it."""
     flying = {op: found for op in block.ops if (found := stays_in_flight(op, c))}
     ops, block.ops = block.ops, []
     b = Builder(block)
@@ -133,7 +132,6 @@ def _load(op: Op, b: Builder, c: Context) -> None:
 
 
 def _fill(loads: list[Op], b: Builder, c: Context) -> None:
-    """Fill and await the next slot of a ring."""
     ring = loads[0].attrs["channel"]
     buffers = [c.buffers[ring, i] for i in range(len(loads))]
     region = Block()
@@ -170,7 +168,6 @@ def _start_together(fn: Function, fills: list[Op]) -> None:
 
 
 def _bytes(fill: Op) -> int:
-    """Bytes of a ring's slots."""
     return sum(v.buffer.slots * v.buffer.slot_stride for v in fill.operands)
 
 

@@ -26,7 +26,6 @@ def barriers(top: Builder, name: str, slots: int, arrivals: int) -> Value:
 
 
 def barriers_of(fn: Function) -> dict[str, Value]:
-    """All mbarriers of a function, by name, in their order."""
     return {op.attrs["name"]: op.result for op in fn.body.ops if op.name == "barriers"}
 
 

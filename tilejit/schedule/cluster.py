@@ -60,7 +60,6 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
 
 
 def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
-    """Why an op cannot be divided between CTAs; empty if it can. They divide dimension `dim` of products, if not K."""
     if op.name == "dot":
         if any(shared_operand(op.operands[i]) is None for i in (0, 1)):
             return "operands of products must be loaded through descriptors"

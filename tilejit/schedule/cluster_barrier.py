@@ -43,7 +43,6 @@ class _Meeting:
     renamed: dict[Value, Value] = field(default_factory=dict)
 
     def barrier(self, name: str, arrivals: int) -> Value:
-        """One for each group of consumers."""
         if name not in self.made:
             self.made[name] = barriers(self.top, name, groups_of(self.fn), arrivals)
         return self.made[name]

@@ -37,7 +37,6 @@ class Context:
         return {op for pieces in self.pieces.values() for op in pieces.ops}
 
     def now(self, v: Value) -> Value:
-        """What stands for a value."""
         while v in self.renamed:
             v = self.renamed[v]
         return v

@@ -128,7 +128,6 @@ def _choose_form(fn: Function, rings: list[Ring]) -> None:
 
 
 def _let_produce(fn: Function, rings: list[Ring], threads: bool) -> str:
-    """Choose which rings a role of its own fills, by all its threads or by one; why there can be none, or empty."""
     def problem() -> str:
         needed = backward_slice({op: op.operands for r in rings if not r.local for op in r.loads})
         return slice_problem(fn, needed, "a load address", threads)
@@ -151,7 +150,6 @@ def _let_produce(fn: Function, rings: list[Ring], threads: bool) -> str:
 
 
 def _say_roles(fn: Function, threads: bool) -> None:
-    """Who does what, in the report's words."""
     groups, producers, warps = fn.attrs["groups"], fn.attrs["producers"], fn.attrs["num_warps"]
     loop = next((op for op in listed(fn.body) if "dealt" in op.attrs), None)
     where = "" if loop is None else loop.place

@@ -15,7 +15,6 @@ from tilejit.ir.report import Record
 
 
 def bind(fn: Function, rings: Collection[str], slots: int) -> None:
-    """Give the rings of these names so many slots, in place, and in the report."""
     buffers = {buffer: name for buffer, name in guarded(fn).items() if name in rings}
     for op in listed(fn.body):
         if op.name in ("ticket_next", "ticket_skip") and op.attrs["ring"] in rings:

@@ -30,7 +30,6 @@ def issue_early(fn: Function) -> Function:
 
 
 def _blocks(block: Block, registers: int) -> Iterator[tuple[Block, int]]:
-    """Every block, and the registers that a thread has in it."""
     yield block, registers
     for op in block.ops:
         for i, region in enumerate(op.regions):
@@ -39,7 +38,6 @@ def _blocks(block: Block, registers: int) -> Iterator[tuple[Block, int]]:
 
 
 def _registers(v: Value) -> int:
-    """32-bit registers of a thread for a value."""
     count = v.type.layout.num_registers if isinstance(v.type, Tile) and v.type.layout is not None else 1
     return count * (2 if elem_of(v.type).bits > 32 else 1)
 

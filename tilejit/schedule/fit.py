@@ -65,12 +65,10 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        """Whether there is shared memory for it."""
         return fits(self.new)
 
     @property
     def specialised(self) -> bool:
-        """Whether a role of its own loads."""
         return "producers" in self.new.attrs
 
     @property
@@ -84,7 +82,6 @@ class Candidate:
         return min((r["slots"] + r["tight"] for r in self.rings.values() if r["open"] and not r["side"]), default=0)
 
     def but(self, *notes: Record, **limits: Any) -> Candidate:
-        """The same with other limits, and more to say."""
         return _candidate(self.fn, {**self.limits, **limits}, [*self.notes, *notes])
 
 
@@ -212,12 +209,10 @@ def _each(rings: Rings) -> dict[str, int]:
 
 
 def _stores(fn: Function) -> bool:
-    """Whether a role of its own stores."""
     return any("store" in op.attrs["names"] for op in fn.body.ops if op.name == "roles")
 
 
 def _limited(fn: Function, limits: dict[str, Any], notes: list[Record]) -> Function:
-    """A copy that says what may be."""
     fn = copy_function(fn)
     fn.attrs.update(limits, report=list(notes))
     return fn

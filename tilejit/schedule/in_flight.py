@@ -53,26 +53,25 @@ def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if options.get("num_ctas", 1) != 1 or options.get("cluster_split") or options.get("launch_cooperative_grid") or \
             not target_of(fn).hopper:
         return None
+    warps = most = options.get("num_warps", 4)
     loads = [op for op in fn.body.ops if op.name == "row_load"]
-    rows = [t for op in loads if isinstance(t := op.result.type, Tile)]
-    spare = [x for x in fn.attrs.get("report", ()) if isinstance(x, Record) and x.kind == "in_registers"]
+    rows, said = [op.result.tile for op in loads], [x for x in fn.attrs.get("report", ()) if isinstance(x, Record)]
+    spare, few = ([x for x in said if x.kind == kind] for kind in ("in_registers", "few_elements"))
     size = sum(t.numel * elem_of(t).bits // 8 for t in rows) + sum(int(x.numbers["bytes"]) for x in spare)
     block = min([t.numel for t in rows] + [int(x.numbers["size"]) for x in spare], default=0)
-    ctas, warps = cluster_of(size, block, options.get("num_warps", 4)) if size else (1, 0)
+    ctas, each = cluster_of(size, block, warps) if size else (1, 0)
     if ctas > 1:
-        return {**options, "num_ctas": ctas, "num_warps": warps}
-    few = [x for x in fn.attrs.get("report", ()) if isinstance(x, Record) and x.kind == "few_elements"]
-    most = options.get("num_warps", 4)
+        return {**options, "num_ctas": ctas, "num_warps": each}
     if options.get("maxnreg") or most not in (2, 4, 8, 16):
         return None
     if few and not rows:
         most = max(min(4, most), most // 2)
         if any(x.numbers["anywhere"] for x in few):
             size, block = sum(int(x.numbers["bytes"]) for x in few), min(int(x.numbers["size"]) for x in few)
-            most = warps_anywhere(size, block, options.get("num_warps", 4) // 2)
+            most = warps_anywhere(size, block, warps // 2)
     elif any(op.attrs.get("unaligned") for op in loads):
         most = warps_anywhere(size, block, most)
-    return {**options, "num_warps": most} if most < options.get("num_warps", 4) else None
+    return {**options, "num_warps": most} if most < warps else None
 
 
 def in_flight(fn: Function) -> Record | None:

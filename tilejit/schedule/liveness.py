@@ -58,8 +58,6 @@ class Step:
 
 
 class Liveness:
-    """The areas of a function and how they follow one another."""
-
     def __init__(self, fn: Function):
         self.fn = fn
         self.roles = next((op for op in fn.body.ops if op.name == "roles"), None)
@@ -166,11 +164,9 @@ class Liveness:
         return places[0], places[-1]
 
     def rings(self) -> dict[str, int]:
-        """The channels, and how many slots they have."""
         return {a.ring: a.slots for a in self.areas if a.ring}
 
     def start(self, area: Area) -> int:
-        """Position of the first access, in the role that computes."""
         return min((self.order[0][op] for op in area.accesses[0]), default=0)
 
     def steps(self, x: Area, y: Area) -> list[Step] | None:

@@ -13,12 +13,10 @@ Uses = dict[Value, list[tuple[Op, int]]]
 
 
 def groups_of(fn: Function) -> int:
-    """Groups of `num_warps` consumer warps of a function for which that is decided."""
     return int(fn.attrs.get("groups", 1))
 
 
 def top_of(op: Op) -> Block:
-    """The body of the function that an op is in."""
     outer = [op, *enclosing(op)][-1]
     return outer.block
 

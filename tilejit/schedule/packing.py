@@ -51,5 +51,4 @@ def _greedy(items: Sequence[Item], order: Sequence[int], clashes: Sequence[Set[i
 
 
 def overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """Whether two ranges (first byte, bytes) share a byte."""
     return a[0] < b[0] + b[1] and b[0] < a[0] + a[1]

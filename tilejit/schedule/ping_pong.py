@@ -16,7 +16,8 @@ from collections.abc import Collection, Sequence
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, clone_op, const_of, enclosing, listed, whole
-from tilejit.ir.types import Barrier, int32
+from tilejit.ir.types import int32
+from tilejit.schedule.buffers import barriers
 from tilejit.schedule.loads import kind_of
 from tilejit.schedule.registers import accumulators, register_split, room
 from tilejit.schedule.rings import Ring
@@ -64,7 +65,6 @@ def _dealt_loop(fn: Function, rings: Sequence[Ring]) -> tuple[Op | None, str]:
 
 
 def _deal_problem(loop: Op, rings: Sequence[Ring]) -> str:
-    """Why a loop's iterations may not be dealt to groups; empty if they may."""
     if len(loop.operands) > 3:
         return f"the loop at {loop.place} carries values from tile to tile"
     body = loop.regions[0]
@@ -105,8 +105,7 @@ def _deal(fn: Function, loop: Op, groups: int, top: Builder) -> dict[str, Value]
     """A loop that carries nothing: its body if the iteration is the group's, else what passes by."""
     body = loop.regions[0]
     del loop.attrs["dealt"]
-    barrier = top("barriers", name="order", type=Barrier(groups, fn.attrs["num_warps"]))
-    barrier.name = "order"
+    barrier = barriers(top, "order", groups, fn.attrs["num_warps"])
     b = beside(loop)
     group = b("group_index")
     after = b("select", b("cmp", group, b.const(groups - 1, int32), pred="eq"), b.const(0, int32),

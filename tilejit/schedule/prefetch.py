@@ -17,7 +17,6 @@ from tilejit.ir.types import Buffer, Pending
 
 
 def prefetch(fn: Function) -> Function:
-    """Move fills ahead, in place; returns the function."""
     for loop in [op for op in listed(fn.body) if op.name == "for"]:
         fills = [op for op in loop.regions[0].ops if op.name == "fill" and op.attrs.get("ahead")]
         begin = loop.block.ops.index(loop)

@@ -75,7 +75,6 @@ def _first(loop: Op) -> set[Op]:
 
 
 def _problem(loop: Op) -> str:
-    """Why a loop's form does not let its product be issued an iteration ahead; empty if it does."""
     body, (dot, *more) = loop.regions[0], _dots(loop)
     if more or "unit" in dot.attrs:
         return "it has more than one product" if more else "mma.sync multiplies"
@@ -90,7 +89,6 @@ def _problem(loop: Op) -> str:
 
 
 def _problem_of_rings(loop: Op, planned: Function) -> str:
-    """Why what is decided does not let the product be issued ahead; empty if it does."""
     body, (dot,) = loop.regions[0], _dots(loop)
     if "producers" not in planned.attrs:
         return "the kernel is not specialised"

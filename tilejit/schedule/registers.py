@@ -28,7 +28,6 @@ class Shares(NamedTuple):
 
     @property
     def computing(self) -> int:
-        """Of a thread that computes."""
         return min(self.consumer or self.launch, MOST)
 
 

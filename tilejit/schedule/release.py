@@ -38,7 +38,6 @@ class Ring:
 
 
 def release(fn: Function) -> Function:
-    """Put in the arrivals on `empty` of all rings, in place; returns the function."""
     _Release(fn).run()
     return fn
 

@@ -33,7 +33,6 @@ class Ring:
 
     @property
     def kind(self) -> str:
-        """By what copies it is filled."""
         return kind_of(self.loads[0])
 
     @property

@@ -113,7 +113,6 @@ def _steady(part: Staged, bounds: list[Value], carried: list[Value], b: Builder,
 
 
 def _in_pairs(part: Staged, carried: list[Value], b: Builder) -> list[Value]:
-    """All further iterations, two at a time, and the last one or two: what is carried is made in two places."""
     lo, hi, step = part.loop.operands[:3]
     size = const_of(step)
     assert size is not None
@@ -134,7 +133,6 @@ def _last(part: Staged, carried: list[Value], b: Builder) -> list[Value]:
 
 
 def _expand(parts: list[Staged]) -> None:
-    """Put prologue, steady states and epilogue in the place of loops that go on in each other."""
     if not parts:
         return
     loops = [part.loop for part in parts]

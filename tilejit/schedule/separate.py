@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, beside, inside
 from tilejit.ir.report import Record
-from tilejit.ir.types import Barrier, int32
+from tilejit.ir.types import int32
+from tilejit.schedule.buffers import barriers
 from tilejit.schedule.liveness import Area, Liveness, Step
 from tilejit.schedule.thread import thread
 
@@ -17,7 +18,6 @@ FREE, MEET, WAIT, DRAIN, NEVER = range(5)
 
 
 def cost(live: Liveness, x: Area, y: Area) -> int:
-    """What it costs that two areas share bytes."""
     steps = live.steps(x, y)
     if steps is None:
         return NEVER
@@ -89,9 +89,8 @@ def _hand_over(live: Liveness, gate: Op, block: Block, wraps: bool, group: list[
     fn, roles = live.fn, live.roles
     assert roles is not None
     ctas = fn.attrs.get("num_ctas", 1)
-    barrier = Builder(fn.body, fn.body.ops.index(roles), group[0].then.accesses[0][0].loc)(
-        "barriers", name=f"{group[0].then.name}.room", type=Barrier(1, roles.attrs["warps"][0] * ctas))
-    barrier.name = f"{group[0].then.name}_room"
+    barrier = barriers(Builder(fn.body, fn.body.ops.index(roles), group[0].then.accesses[0][0].loc),
+                       f"{group[0].then.name}.room", 1, roles.attrs["warps"][0] * ctas)
     end = max(live.span(step.first, 0, block)[1] for step in group)
     b = Builder(block, end + 1, block.ops[end].loc)
     if any(step.first.kind == "store" for step in group):

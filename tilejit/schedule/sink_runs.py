@@ -9,7 +9,6 @@ from tilejit.ir import Function, Op, listed, uses
 
 
 def sink_runs(fn: Function) -> Function:
-    """Mark the ops, in place; returns the function."""
     stores = [op for op in listed(fn.body) if "pieces" in op.define.traits]
     table = uses(fn.body) if stores else {}
     for store in stores:

@@ -32,7 +32,6 @@ class Sinking:
 
 
 def sink_waits(fn: Function) -> Function:
-    """Move waits down and set `pending` on each, in place; returns the function."""
     guarded = rings(fn)
     for block in blocks(fn.body):
         if any(op.name == "dot_wait" for op in block.ops):
@@ -64,7 +63,9 @@ def _sink(block: Block, guarded: dict[Value, str]) -> None:
         out.extend(moved)
 
     for op in block.ops:
-        if op.name == "dot_wait" and not _left_by_loop(op):
+        sums = op.operands[0].op if op.name == "dot_wait" else None
+        left = isinstance(sums, Op) and sums.regions and sums.parent is block      # by a loop: the wait stays behind it
+        if op.name == "dot_wait" and not left:
             sinking.append(Sinking(op, _products(op)))
             adjacent = True
             continue
@@ -76,12 +77,6 @@ def _sink(block: Block, guarded: dict[Value, str]) -> None:
         flush(_needed(op, sinking), op)
         out.append(op)
     block.ops = out
-
-
-def _left_by_loop(wait: Op) -> bool:
-    """Whether a wait is for the sums of a loop next to it: then it stays there."""
-    loop = wait.operands[0].op
-    return isinstance(loop, Op) and bool(loop.regions) and loop.parent is wait.parent
 
 
 def _products(wait: Op) -> tuple[Op, ...]:
@@ -113,7 +108,6 @@ def _needed(op: Op, sinking: list[Sinking]) -> int:
 
 
 def _count(op: Op, state: Flights, guarded: dict[Value, str]) -> None:
-    """Set how many groups may stay in flight at a wait."""
     if op.name == "dot_wait":
         ages = [x.age for x in state.values() if not x.sums.isdisjoint(op.operands)]
         op.attrs["pending"] = min(ages, default=max((x.age + 1 for x in state.values()), default=0))

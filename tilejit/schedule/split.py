@@ -20,7 +20,6 @@ from tilejit.schedule.tickets import Channel, channels, write_tickets
 
 
 def split(fn: Function) -> Function:
-    """Write the roles, in place: what fills and stores say of a `role` is another one's than the consumers'."""
     warps = fn.attrs["num_warps"]
     ops = listed(fn.body)
     rings = channels(fn, ops)
@@ -46,7 +45,6 @@ def split(fn: Function) -> Function:
 
 
 def _write_roles(fn: Function, block: Block, ops: list[Op], rings: list[Channel], top: Builder) -> None:
-    """One region for each role; registers for all of them."""
     groups, producers = groups_of(fn), fn.attrs["producers"]
     consumers = fn.attrs["num_warps"] * groups
     launch, producer, consumer = fn.attrs["registers"]
@@ -108,7 +106,6 @@ def _producer(fn: Function, source: Block, ops: list[Op], rings: list[Channel]) 
 
 
 def _store_role(fn: Function, source: Block, ops: list[Op], stores: list[Op]) -> Block:
-    """What stores."""
     drains = [op for op in ops if op.name == "store_wait"][:-1]
     body = _slice(source, {**{op: [op.operands[0], *op.operands[3:]] for op in stores}, **{op: [] for op in drains}})
     deal_to_own(body, groups_of(fn))

@@ -16,7 +16,6 @@ TIMES = ("stage", "cycle")
 
 
 def is_staged(loop: Op) -> bool:
-    """Whether the ops of a loop say when they run."""
     return loop.name == "for" and any("stage" in op.attrs for op in loop.regions[0].ops)
 
 
@@ -54,7 +53,6 @@ class Staged:
         self._check()
 
     def stage(self, v: Value) -> int:
-        """That of what makes a value."""
         return self.times[v.op].stage if isinstance(v.op, Op) and v.op in self.times else 0
 
     def _check(self) -> None:

@@ -29,7 +29,6 @@ Pace = Union[int, Value]
 
 
 def step_addresses(fn: Function) -> Function:
-    """Carry them, in place; returns the function."""
     loops = [op for op in listed(fn.body) if op.name == "for" and not _written_out(op)]
     if sum(_Loop(loop).rewrite() for loop in reversed(loops)):
         drop_dead(fn)
@@ -53,8 +52,6 @@ def _written_out(loop: Op) -> bool:
 
 
 class _Loop:
-    """One loop."""
-
     def __init__(self, loop: Op):
         self.loop, self.body = loop, loop.regions[0]
         self.inner, own = {op: None for op in listed(self.body)}, {self.body}

@@ -136,7 +136,6 @@ class _Ring:
     opposite: dict[tuple[Value, Block | None], Value] = field(default_factory=dict)    # a parity, where it is known
 
     def pieces(self, store: Op) -> int:
-        """Pieces of a store in one CTA."""
         axis, ctas = store.attrs["axis"], self.fn.attrs.get("num_ctas", 1)
         mine = shape_of(store.operands[1].type)[axis] // (ctas if store.attrs.get("slice") == axis else 1)
         return int(mine // store.attrs["size"])
@@ -161,7 +160,6 @@ class _Ring:
         return b("group_index" if self.puts or groups > 1 else "warpgroup_index")
 
     def stage(self, op: Op, parity: list[Value]) -> list[Value]:
-        """A consumer's part of a store."""
         b = _take(op)
         even, _, after = self.parities(op, parity[0], b)
         b.op("stage", op.operands[2], op.operands[1], self.full, self.empty, self.stream(op, b), even,
@@ -169,7 +167,6 @@ class _Ring:
         return [after]
 
     def put(self, op: Op, parity: list[Value]) -> list[Value]:
-        """The store role's part."""
         b, slots = _take(op), _slots(op)
         desc, _, buffer, *offsets = op.operands
         first = b("mul", self.stream(op, b), b.const(slots, int32))

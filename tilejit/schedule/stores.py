@@ -23,7 +23,6 @@ LINE = 128
 
 
 def is_store(op: Op) -> bool:
-    """Whether an op stores through TMA."""
     return "tma" in op.define.traits and "write" in op.define.effects
 
 
@@ -43,7 +42,6 @@ class Staging:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """As an op has them."""
         cut = {} if self.slice is None else {"slice": self.slice}
         return {"size": self.size, "axis": self.axis, "stripes": self.stripes, **cut}
 

@@ -28,12 +28,10 @@ class Row:
 
     @property
     def size(self) -> int:
-        """Elements of a strip."""
         return self.shape[0] // self.count
 
     @cached_property
     def part(self) -> LinearLayout | None:
-        """The layout of a strip; None where threads do not hold as much of each."""
         if self.each:
             return blocked((self.size,), 1 << self.layout.in_bits("warp"), self.each)
         try:
@@ -60,7 +58,6 @@ class Strip:
         self.made: dict[Value, Value] = {}
 
     def needed(self, op: Op) -> list[Value]:
-        """An op's operands."""
         return op.operands if self.end is None else self.end.needed(op)
 
     def of(self, v: Value) -> Value:
@@ -104,7 +101,6 @@ class Strip:
         return self._new(op, [self.of(x) for x in self.needed(op)], attrs, t)
 
     def view(self, row: Value) -> Value:
-        """This strip of a row in shared memory."""
         how = {"ctas": self.row.ctas} if self.row.ctas > 1 else {}
         if self.row.before is not None:
             how["below"] = self.row.before.maker.attrs["unit"]

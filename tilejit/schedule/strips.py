@@ -97,7 +97,6 @@ class _Passes:
 
     # -- writing ----------------------------------------------------------------------------------------------
     def write(self) -> None:
-        """Put the strips in place of the row."""
         ops = self.stretch.block.ops
         inside, rest = ops[self.stretch.begin:self.stretch.end], ops[self.stretch.end:]
         self.stretch.block.ops = ops[:self.stretch.begin]
@@ -216,7 +215,6 @@ class _Passes:
         return self.tail
 
     def strips(self, sinks: list[Op], strip: Strip, stores: list[Op]) -> dict[Op, list[Value]]:
-        """A strip of all that a pass needs: what reductions fold, and the stores, which are left to be inserted."""
         b, found = strip.b, {}
         for op in sinks:
             b.loc = op.loc

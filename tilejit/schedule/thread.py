@@ -26,7 +26,6 @@ def _thread(block: Block, values: list[Value], steps: Mapping[Op, Step], names: 
 
 def _through(op: Op, values: list[Value], steps: Mapping[Op, Step], names: Sequence[str],
              around: Collection[Op]) -> list[Value]:
-    """Through the regions of one op."""
     if not op.define.carries:
         for region in op.regions:
             values = _thread(region, values, steps, names, around)

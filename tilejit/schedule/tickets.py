@@ -38,7 +38,6 @@ class Channel:
         return b("add", slot, b("mul", b("group_index"), b.const(self.slots, int32)))
 
     def advance(self, ticket: list[Value], b: Builder) -> list[Value]:
-        """The next ticket."""
         return b.op("ticket_next", *ticket, slots=self.slots, ring=self.name).results
 
 
@@ -144,7 +143,6 @@ class _Awaiting:
 
 
 def _views(op: Op, slot: Value, b: Builder) -> None:
-    """Views of a slot in the place of an await."""
     for buffer, old in zip(op.operands, op.results):
         view = b.op("view", buffer, slot)
         view.results, old.op, old.index = [old], view, 0
@@ -244,11 +242,9 @@ def _copy_rows(copies: list[tuple[Value, Op]], ring: Channel, slot: Value, b: Bu
 
 
 def _evict(load: Op) -> dict[str, Any]:
-    """The hint to L2 of a load that the author gave one."""
     evict = load.attrs.get("evict")
     return {"evict": evict} if evict in ("evict_first", "evict_last") else {}
 
 
 def _some(op: Op, *names: str) -> dict[str, Any]:
-    """Those of an op's attributes."""
     return {name: op.attrs[name] for name in names if name in op.attrs}
