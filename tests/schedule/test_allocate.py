@@ -121,7 +121,7 @@ def test_what_is_live_at_once_shares_no_byte(kernel, warps, kilobytes):
                 continue
             assert in_turn(live.frames[0], x, y), (x.name, y.name)
             for step in live.steps(x, y):
-                if not step.across:
+                if not step.there:
                     assert missing(live, step) == [], (step.first.name, step.then.name)
                 else:
                     waits = [op for op in step.there.ops if op.name == "mbar_wait" and ".room" in

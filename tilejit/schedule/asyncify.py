@@ -10,15 +10,16 @@ stay in flight round their loop (`in_flight`): a `dot_fence` in the loop, the wa
 """
 from __future__ import annotations
 
+from tilejit.errors import CompilationError
 from tilejit.ir import Block, Builder, Function, Op, inside, listed, loop_around, needed, replace, uses
 from tilejit.ir.target import target_of
-from tilejit.ir.types import Buffer, Tile
+from tilejit.ir.types import Buffer, Desc, Tile
 from tilejit.layout.named import default_blocked
 from tilejit.schedule.buffers import alloc, barriers
 from tilejit.schedule.context import Context
 from tilejit.schedule.flying import hold, stays_in_flight, wait_behind
 from tilejit.schedule.fragments import write_fragments
-from tilejit.schedule.loads import check_descriptor, in_place, kind_of, reads_slot
+from tilejit.schedule.loads import in_place, kind_of, reads_slot
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.products import chain_of, write_dot, write_reuse
 
@@ -35,6 +36,7 @@ def asyncify(fn: Function) -> Function:
                 c.multiplied.update(reads_slot(op, i) for i in (0, 1))
             if op.attrs.pop("pieces", 0) and (pieces := find_pieces(op, c.uses)) is not None:
                 c.pieces[op] = pieces
+                c.piecewise.update(pieces.ops)
         elif op.name == "for" and op.attrs.pop("in_flight", False):
             c.chains[op] = chain_of(op)
         elif "index" in op.attrs and "again" not in op.attrs:
@@ -77,7 +79,10 @@ def _allocate(loads: list[Op], c: Context) -> None:
     if arrivals:
         barriers(c.top, f"{ring}.empty", slots, arrivals)
     for i, load in enumerate(loads):
-        check_descriptor(load)
+        t = load.operands[0].type
+        if isinstance(t, Desc) and t.block_shape[-1] * load.result.dtype.bytes < 16:
+            raise CompilationError(f"the last block dimension must be at least 16 bytes, found {t.block_shape[-1]} x "
+                                   f"{t.elem}", load.loc)
         c.buffers[ring, i] = alloc(c.top, load.result.name, load.attrs["buffer"])
 
 

@@ -38,9 +38,7 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
             raise ClusterError(f"num_ctas={ctas}: {problem}", loc)
     for dot in [op for op in ops if op.name == "dot"]:
         for index in (0, 1):
-            found = shared_operand(dot.operands[index])
-            assert found is not None
-            load, transposed = found
+            load, transposed = shared_operand(dot.operands[index])  # type: ignore[misc]
             if by_k or index == by_columns:      # their own K of both, rows of the first, columns of the second
                 load.attrs["slice"] = int(transposed != ((index == 0) == by_k))
     for i, ring in enumerate(rings):

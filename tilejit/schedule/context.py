@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from tilejit.ir import Builder, Function, Op, Value
 from tilejit.schedule.loads import Uses
@@ -20,6 +19,7 @@ class Context:
     peeked: set[str] = field(default_factory=set)                  # rings of which the next slot is looked at
     chains: dict[Op, dict[Op, int]] = field(default_factory=dict)  # loop -> its dots, in order: carried index
     pieces: dict[Op, Pieces] = field(default_factory=dict)         # product -> how its first operand is made
+    piecewise: set[Op] = field(default_factory=set)                # ops that are written where their pieces are needed
     multiplied: set[Op | None] = field(default_factory=set)        # loads whose slots wgmma reads
     renamed: dict[Value, Value] = field(default_factory=dict)
     buffers: dict[tuple[str, int], Value] = field(default_factory=dict)    # ring, index of a load
@@ -30,11 +30,6 @@ class Context:
     through: dict[Op, list[Value]] = field(default_factory=dict)   # product -> buffers that its operands go through
     staged: dict[tuple, Value] = field(default_factory=dict)       # tile, block where it is written, how -> the view
     fragments: dict[Value, Value] = field(default_factory=dict)    # operand of mma.sync -> the buffer it is read from
-
-    @cached_property
-    def piecewise(self) -> set[Op]:
-        """Ops that are written where their pieces are needed."""
-        return {op for pieces in self.pieces.values() for op in pieces.ops}
 
     def now(self, v: Value) -> Value:
         while v in self.renamed:

@@ -33,7 +33,7 @@ from tilejit.schedule.cluster import divide
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.fragments import fragment_reads
 from tilejit.schedule.loads import backward_slice, memory_order, slice_problem
-from tilejit.schedule.pieces import find_pieces
+from tilejit.schedule.pieces import PIECES, find_pieces
 from tilejit.schedule.ping_pong import choose_ping_pong
 from tilejit.schedule.products import chain_of, find_chains
 from tilejit.schedule.registers import accumulators, register_split, room
@@ -50,8 +50,8 @@ def decide(fn: Function) -> Function:
     rings = find_rings(fn, ops, table)
     dots = [op for op in ops if op.name == "dot"]
     pieces = {dot: found for dot in dots if (found := find_pieces(dot, table)) is not None}
-    for dot, found in pieces.items():
-        dot.attrs["pieces"] = found.count
+    for dot in pieces:
+        dot.attrs["pieces"] = PIECES
     for op in fragment_reads(fn, table) if fn.attrs.get("keep_operands", True) else ():
         op.attrs["fragments"] = True
     _choose_form(fn, rings)

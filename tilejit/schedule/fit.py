@@ -61,7 +61,7 @@ class Candidate:
     new: Function
     rings: Rings
     written: dict[str, Any]
-    lean_depth: int = MOST_SLOTS
+    lean_depth: int
 
     @property
     def fits(self) -> bool:

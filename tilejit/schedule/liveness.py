@@ -44,14 +44,13 @@ class Area:
 class Step:
     """Bytes that go from one area to the next: what of `first` there is in `block` comes before `then`.
 
-    wraps: not in the same iteration of the loops around, but from one to the next. across: from the role that
-    computes to the one that loads (in `there`, the block that mirrors `block`)."""
+    wraps: not in the same iteration of the loops around, but from one to the next. there: the block of the role that
+    loads which mirrors `block`, if bytes go to that role."""
 
     first: Area
     then: Area
     block: Block
     wraps: bool
-    across: bool
     there: Block | None
     loops: int
     hint: Op | None
@@ -207,11 +206,10 @@ class Liveness:
         return steps
 
     def _step(self, first: Area, then: Area, block: Block, wraps: bool, there: Block | None, loops: int) -> Step:
-        across = there is not None and bool(then.accesses[1])
         between = set(block.ops[self.span(first, 0, block)[1] + 1:self.span(then, 0, block)[0]])
         hint = next((h for h in self.hints if first.alloc is not None and first.alloc.result in h.operands
                      and (wraps or inside(block, h) in between)), None)
-        return Step(first, then, block, wraps, across, there if across else None, loops, hint)
+        return Step(first, then, block, wraps, there if there is not None and then.accesses[1] else None, loops, hint)
 
     def _mirror(self, ring: Area, depth: int, around: list[str]) -> Block | None:
         """The block of the loading role that stands for a block of the computing one, both at `depth`."""

@@ -3,10 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tilejit.errors import CompilationError
 from tilejit.ir import Block, Function, Op, Value, controls, edge_of, enclosing, listed, reached
 from tilejit.ir.ahead import argument_of
-from tilejit.ir.types import Desc, DType, Tile
+from tilejit.ir.types import Tile
 
 #: For every value its uses: (op, operand index).
 Uses = dict[Value, list[tuple[Op, int]]]
@@ -135,12 +134,3 @@ def written_by(desc: Value) -> set[Op]:
     """The ops that may have written a descriptor, through loops and branches."""
     found = reached([desc], lambda v: edge[1].sources if (edge := edge_of(v)) is not None else ())
     return {v.op for v in found if isinstance(v.op, Op) and v.op.name == "write_desc"}
-
-
-def check_descriptor(load: Op) -> None:
-    """A block must be at least 16 bytes wide for TMA."""
-    t = load.operands[0].type
-    if isinstance(t, Desc) and isinstance(t.elem, DType) and t.block_shape[-1] * t.elem.bytes < 16:
-        raise CompilationError(
-            f"the last block dimension must be at least 16 bytes, found {t.block_shape[-1]} x {t.elem}",
-            load.loc)

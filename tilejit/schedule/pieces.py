@@ -30,7 +30,6 @@ class Pieces:
 
     ops: tuple[Op, ...]
     axes: dict[Value, int]
-    count: int = PIECES
 
 
 def from_registers(dot: Op) -> bool:
@@ -79,7 +78,7 @@ def piece_type(pieces: Pieces, v: Value) -> Tile:
     t, axis = v.tile, pieces.axes[v]
     if t.layout is None:
         raise ValueError("no layout")
-    size = t.shape[axis] // pieces.count
+    size = t.shape[axis] // PIECES
     shape = tuple(size if d == axis else n for d, n in enumerate(t.shape))
     return Tile(shape, t.elem, t.layout.part(axis, size))
 

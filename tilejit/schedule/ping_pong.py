@@ -78,8 +78,8 @@ def _deal_problem(loop: Op, rings: Sequence[Ring]) -> str:
     return ""
 
 
-def deal_to_groups(fn: Function, block: Block, groups: int, top: Builder, b: Builder,
-               first: tuple[Value, Value]) -> dict[str, Value]:
+def deal_to_groups(fn: Function, block: Block, top: Builder, b: Builder,
+                   first: tuple[Value, Value]) -> dict[str, Value]:
     """Deal the loop of a role's block that says so (`dealt`) to the role's groups, in place; by rings, how many tickets
     the others take. `top` puts in the barrier, `b` what the role begins with; `first`: the constants 0 and 1."""
     loop = next((op for op in listed(block) if op.attrs.get("dealt")), None)
@@ -92,7 +92,7 @@ def deal_to_groups(fn: Function, block: Block, groups: int, top: Builder, b: Bui
     skips: dict[str, Value] = {}
 
     def deal(op: Op, state: list[Value]) -> list[Value]:
-        skips.update(_deal(fn, op, groups, top))
+        skips.update(_deal(fn, op, top))
         op.operands += state
         return op.add_results([int32, int32], names)
 
@@ -101,10 +101,9 @@ def deal_to_groups(fn: Function, block: Block, groups: int, top: Builder, b: Bui
     return skips
 
 
-def _deal(fn: Function, loop: Op, groups: int, top: Builder) -> dict[str, Value]:
+def _deal(fn: Function, loop: Op, top: Builder) -> dict[str, Value]:
     """A loop that carries nothing: its body if the iteration is the group's, else what passes by."""
-    body = loop.regions[0]
-    del loop.attrs["dealt"]
+    body, groups = loop.regions[0], loop.attrs.pop("dealt")
     barrier = barriers(top, "order", groups, fn.attrs["num_warps"])
     b = beside(loop)
     group = b("group_index")

@@ -8,7 +8,7 @@ from tilejit.ir.types import Tile
 from tilejit.schedule.context import Context
 from tilejit.schedule.loads import Uses, behind, reads_slot, shared_operand
 from tilejit.schedule.operands import operand
-from tilejit.schedule.pieces import from_registers, piece_type, write_piece
+from tilejit.schedule.pieces import PIECES, from_registers, piece_type, write_piece
 from tilejit.schedule.rings import Ring
 
 #: Clocks: from the release of a slot until a TMA copy has filled it again, and what it costs to wait for products
@@ -125,10 +125,10 @@ def _write_pieces(op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder, c
     In a chain a piece's registers are written again in the next iteration, behind a fence; before the last piece all of
     the iteration before is done."""
     pieces, bb = c.pieces[op], _operand(op, 1, b, c)
-    c.fn.say("operand", f"dot operand a at {op.place} from registers, in {pieces.count} pieces", op.place,
-             operand=0, pieces=pieces.count)
+    c.fn.say("operand", f"dot operand a at {op.place} from registers, in {PIECES} pieces", op.place,
+             operand=0, pieces=PIECES)
     size = piece_type(pieces, op.operands[0]).shape[1]
-    for i in range(pieces.count):
+    for i in range(PIECES):
         a = write_piece(pieces, i, op.operands[0], c.views, c.now, b)
         acc = b("dot_async", a, bb, acc, k=i * size, **extra)
         extra.pop("zero", None)
@@ -144,12 +144,10 @@ def _write_pieces(op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder, c
 
 def _view(dot: Op, index: int, b: Builder, c: Context) -> Value | None:
     """The ring's slot that a dot operand is read from in place, or None."""
-    load = reads_slot(dot, index)
-    if load is None:
-        return None
     found = shared_operand(dot.operands[index])
-    assert found is not None
-    view = c.views[load]
+    if found is None or not reads_slot(dot, index):
+        return None
+    view = c.views[found[0]]
     return b("view_trans", view, order=(1, 0)) if found[1] else view
 
 

@@ -23,8 +23,8 @@ def cost(live: Liveness, x: Area, y: Area) -> int:
         return NEVER
     most = FREE
     for step in steps if not any(step.hint for step in steps) else ():
-        needs = [] if step.across else missing(live, step)
-        if step.across:
+        needs = [] if step.there else missing(live, step)
+        if step.there:
             most = max(most, DRAIN if step.loops else WAIT)
         elif needs:
             most = max(most, WAIT if "store_wait" in needs and step.loops else MEET)
@@ -51,7 +51,7 @@ def separate(live: Liveness, shared: list[tuple[Area, Area]]) -> list[Record]:
     """Put in what the pairs of areas that share bytes still need; says what that is, for the report."""
     steps = [step for x, y in shared for step in live.steps(x, y) or ()]
     said: list[Record] = []
-    for step in sorted((s for s in steps if not s.across), key=lambda s: live.order[0][s.then.accesses[0][0]]):
+    for step in sorted((s for s in steps if not s.there), key=lambda s: live.order[0][s.then.accesses[0][0]]):
         needs = missing(live, step)
         if needs:
             _meet(live, step, needs)
@@ -59,8 +59,7 @@ def separate(live: Liveness, shared: list[tuple[Area, Area]]) -> list[Record]:
                                f"{step.then.name}", step.then.name))
     across: dict[tuple, list[Step]] = {}
     for step in steps:
-        if step.across:
-            assert step.there is not None
+        if step.there:
             gate = step.there.ops[live.span(step.then, 1, step.there)[0]]
             across.setdefault((gate, step.block, step.wraps), []).append(step)
     for (gate, block, wraps), group in across.items():

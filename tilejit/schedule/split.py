@@ -74,8 +74,7 @@ def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder, st
     """All but what other roles do, in place. stores: one of those stores."""
     b = Builder(block, 0, fn.loc)
     first = b.const(0, int32), b.const(1, int32)
-    groups = groups_of(fn)
-    skips = deal_to_groups(fn, block, groups, top, b, first) if groups > 1 else {}
+    skips = deal_to_groups(fn, block, top, b, first)
     write_tickets(block, rings, first, skips=skips)
     if fn.attrs.get("num_ctas", 1) > 1:
         write_parities(block, first[0])

@@ -1,7 +1,7 @@
 """Carries values through control flow, from op to op that uses and advances them: tickets, parities."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tilejit.ir import Block, Op, Value, enclosing
 
@@ -11,29 +11,27 @@ Step = Callable[[Op, list[Value]], list[Value]]
 
 def thread(block: Block, values: Sequence[Value], steps: Mapping[Op, Step], names: Sequence[str]) -> list[Value]:
     """Call `steps[op](op, values)` with the values that reach each op, carried through control flow."""
-    return _thread(block, [*values], steps, names, {outer for op in steps for outer in enclosing(op)})
+    around = {outer for op in steps for outer in enclosing(op)}
 
-
-def _thread(block: Block, values: list[Value], steps: Mapping[Op, Step], names: Sequence[str],
-            around: Collection[Op]) -> list[Value]:
-    for op in [*block.ops]:
-        if op in steps:
-            values = steps[op](op, values)
-        elif op in around:
-            values = _through(op, values, steps, names, around)
-    return values
-
-
-def _through(op: Op, values: list[Value], steps: Mapping[Op, Step], names: Sequence[str],
-             around: Collection[Op]) -> list[Value]:
-    if not op.define.carries:
-        for region in op.regions:
-            values = _thread(region, values, steps, names, around)
+    def follow(block: Block, values: list[Value]) -> list[Value]:
+        for op in [*block.ops]:
+            if op in steps:
+                values = steps[op](op, values)
+            elif op in around:
+                values = through(op, values)
         return values
-    types = [v.type for v in values]
-    if op.define.variadic:
-        op.operands += values
-    for region in op.regions:
-        here = [region.add_arg(t, name) for t, name in zip(types, names)] if op.define.variadic else values
-        region.terminator.operands += _thread(region, here, steps, names, around)
-    return op.add_results(types, names)
+
+    def through(op: Op, values: list[Value]) -> list[Value]:
+        if not op.define.carries:
+            for region in op.regions:
+                values = follow(region, values)
+            return values
+        types = [v.type for v in values]
+        if op.define.variadic:
+            op.operands += values
+        for region in op.regions:
+            here = [region.add_arg(t, name) for t, name in zip(types, names)] if op.define.variadic else values
+            region.terminator.operands += follow(region, here)
+        return op.add_results(types, names)
+
+    return follow(block, [*values])
