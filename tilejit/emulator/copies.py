@@ -1,7 +1,4 @@
-"""What all bulk copies share: loads that complete on an mbarrier, stores in bulk groups, waiting for groups.
-
-Loads complete with their full byte count, parts out of bounds included.
-"""
+"""What all bulk copies share. Loads complete with their full byte count, parts out of bounds included."""
 from __future__ import annotations
 
 from collections.abc import Hashable

@@ -1,8 +1,5 @@
-"""From parsed PTX to the flat rows of the virtual machine.
-
-Operands become register indices: declared registers first, then hidden ones (zero, the sink `_`, the carry flag,
-special registers, constants), filled in when a CTA starts.
-"""
+"""From parsed PTX to the rows of the virtual machine. Operands become register indices, of hidden registers too (zero,
+the sink `_`, the carry flag, special registers, constants), filled in when a CTA starts."""
 from __future__ import annotations
 
 import struct

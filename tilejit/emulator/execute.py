@@ -1,7 +1,4 @@
-"""What Python carries out: form name -> function(cluster, site, external).
-
-A function returns None, or (key, Waiter) if the split must wait.
-"""
+"""What Python carries out: a function returns None, or (key, Waiter) if the split must wait."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable

@@ -1,4 +1,4 @@
-"""Shows a timeline: as Chrome trace events (https://ui.perfetto.dev), or as a picture of one CTA."""
+"""Shows a timeline: as Chrome trace events, or as a picture of one CTA."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -44,7 +44,7 @@ class RoundRobin:
         return c.inflight[0]
 
     def impatient(self, c: Cluster) -> bool:
-        """Whether a try_wait gives up at once (PTX ISA, mbarrier.try_wait: a system-dependent time limit)."""
+        """Whether a try_wait gives up at once."""
         return False
 
 

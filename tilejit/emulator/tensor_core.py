@@ -1,9 +1,6 @@
-"""wgmma: descriptors, fragments, the products themselves, groups.
-
-The product starts when the last of the warpgroup's four warps issues it. It reads shared memory through matrix
-descriptors (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and "Matrix descriptor format") and
-sums as the tensor core does (vm/tensor.py); integers by numpy.
-"""
+"""wgmma: the product starts when the last of the warpgroup's four warps issues it. It reads shared memory through
+matrix descriptors (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and "Matrix descriptor format")
+and sums as the tensor core does (vm/tensor.py); integers by numpy."""
 from __future__ import annotations
 
 from collections.abc import Hashable

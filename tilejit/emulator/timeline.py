@@ -1,4 +1,4 @@
-"""Records what each warp did in order, and the asynchronous operations it started; `replay.py` gives times.
+"""Records what each warp did in order; `replay.py` gives times.
 
   Ran(instructions, pc)      instructions
   Start(op)                  an asynchronous operation starts

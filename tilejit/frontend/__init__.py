@@ -1,10 +1,8 @@
 """Python AST -> tile IR.
 
-    source = KernelSource(python_function)
-    fn = build(source, {"x": Param(Ptr(fp32), divisible=16), "BLOCK": Const(1024)}, {"num_warps": 4, ...})
+    fn = build(KernelSource(f), {"x": Param(Ptr(fp32), divisible=16), "BLOCK": Const(1024)}, {"num_warps": 4, ...})
 
-A parameter is a `Param` (a value at run time) or a `Const` (a constant of this specialisation). What builds is loaded
-at the first `build`.
+What builds is loaded at the first `build`.
 """
 from __future__ import annotations
 

@@ -1,4 +1,3 @@
-"""Calls in a kernel body: builtins of the tile language, other kernels (built in place), Python on constants."""
 from __future__ import annotations
 
 import ast

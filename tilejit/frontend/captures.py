@@ -1,4 +1,3 @@
-"""What a kernel reads from its surroundings: constants and kernels, by name or through modules and classes."""
 from __future__ import annotations
 
 import ast

@@ -15,7 +15,7 @@ from tilejit.language.tensor import KernelBuilder, constexpr, tensor
 
 
 class Frame:
-    """Bindings, errors and blocks; the classes on top of it (`Walker` last) add expressions and statements."""
+    """The classes on top of it (`Walker` last) add expressions and statements."""
 
     def __init__(self, source: KernelSource, b: KernelBuilder, env: dict[str, Any], call_site: Loc | None,
                  stack: tuple[KernelSource, ...] = ()):

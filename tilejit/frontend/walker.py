@@ -1,8 +1,5 @@
-"""Walks a kernel's AST and builds tile IR: its statements.
-
-Names are bound to `tensor`s, Python constants, tuples of these, descriptors, modules and functions. A constant
-condition is followed at once; one of a scalar tensor becomes structured IR (`branches.py`, `loops.py`).
-"""
+"""Walks a kernel's AST and builds tile IR: its statements. A constant condition is followed at once; one of a scalar
+tensor becomes structured IR (`branches.py`, `loops.py`)."""
 from __future__ import annotations
 
 import ast

@@ -1,9 +1,4 @@
-"""`tilejit.autotune`: launch arguments that are found by measuring, as Triton's.
-
-At the first launch with new values of the `key` arguments (or arrays of other dtypes) every configuration is run; the
-fastest is used from then on. Arrays then hold what one launch leaves, unless the kernel adds to what it finds:
-`reset_to_zero` and `restore_value` name such arrays.
-"""
+"""`tilejit.autotune`: launch arguments that are found by measuring."""
 from __future__ import annotations
 
 import threading

@@ -1,4 +1,4 @@
-"""Sums over rows: the gradients of weights and biases, and the second reduction of what persistent programs summed."""
+"""Sums over rows, and the second reduction of what persistent programs summed."""
 from __future__ import annotations
 
 from collections.abc import Sequence

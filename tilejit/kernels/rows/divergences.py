@@ -1,5 +1,4 @@
-"""Divergences of distributions given by logarithms of probabilities, summed along rows: Kullback-Leibler,
-Jensen-Shannon."""
+"""Divergences of distributions given by logarithms of probabilities, summed along rows."""
 from __future__ import annotations
 
 from typing import Any

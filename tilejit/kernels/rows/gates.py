@@ -1,4 +1,4 @@
-"""Elementwise kernels of feed-forward blocks: gated activation functions, relu squared, and derivatives."""
+"""Elementwise kernels of feed-forward blocks, and derivatives."""
 from __future__ import annotations
 
 import tilejit

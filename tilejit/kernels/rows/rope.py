@@ -1,4 +1,4 @@
-"""Rotary position embedding: pairs of a head's elements are turned by angles that depend on the position."""
+"""Rotary position embedding."""
 from __future__ import annotations
 
 from typing import Any

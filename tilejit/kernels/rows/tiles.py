@@ -1,4 +1,4 @@
-"""What kernels of rows share: which elements a program has, in which type it computes, and folds along its rows."""
+"""What kernels of rows share."""
 from __future__ import annotations
 
 import tilejit

@@ -1,4 +1,3 @@
-"""cuBLAS, with which programs compare their products; torch calls it here."""
 from __future__ import annotations
 
 import sys

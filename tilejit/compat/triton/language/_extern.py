@@ -1,5 +1,3 @@
-"""Functions of authors that call bitcode by symbol: those of CUDA's math library are found by their names, others
-cannot be linked."""
 from __future__ import annotations
 
 import re

@@ -1,4 +1,3 @@
-"""With the names of CUDA's math library, which were here in Triton 2."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Kept, not called; device-made descriptors of tilejit need no memory from the host."""
+"""Kept, not called: descriptors made on the device need no memory from the host."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""Triton's classes and their protocol, over the measuring of `tilejit.tools`. Everything goes through `run`, of what is
-decorated too, so that subclasses and other people's kernels fit in."""
+"""Triton's classes and their protocol, over the measuring of `tilejit.tools`. Everything goes through `run`, so that
+subclasses and other people's kernels fit in."""
 from __future__ import annotations
 
 import inspect
@@ -184,8 +184,7 @@ class Autotuner(Choices, KernelInterface):
         return known is None
 
     def _measure(self, configs: Sequence[Config], args: tuple, kwargs: dict[str, Any]) -> dict[Config, Any]:
-        """In a process of their own where that can be (`tilejit/tools/trials.py`), which may hang or fault; else here,
-        all compiled side by side first."""
+        """In a process of their own where that can be (`tilejit/tools/trials.py`); else here, all compiled first."""
         self.failures = {}
         jobs: dict[Config, Callable[[], Any]] = {}
         if _innermost(self.fn) is not None and self._do_bench is None and type(self)._bench is Autotuner._bench:

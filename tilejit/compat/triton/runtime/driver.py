@@ -1,4 +1,4 @@
-"""The device that kernels run on, asked through `driver.active`; without a GPU an H200, which the emulator is."""
+"""Without a GPU the device is an H200, which the emulator is."""
 from __future__ import annotations
 
 import sys

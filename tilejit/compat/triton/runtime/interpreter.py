@@ -1,1 +1,1 @@
-"""`triton.runtime.interpreter`: there is none; without a GPU kernels run in tilejit's emulator."""
+"""There is none: see the emulator."""

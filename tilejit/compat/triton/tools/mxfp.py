@@ -1,5 +1,4 @@
-"""torch tensors in the OCP microscaling formats (Specification v1.0, 5.3.3 and 5.4.1), one element a byte: e2m1
-numbers, e8m0 scales."""
+"""OCP microscaling formats (Specification v1.0, 5.3.3 and 5.4.1), one element a byte: e2m1 numbers, e8m0 scales."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,3 @@
-"""By its older names too."""
 from __future__ import annotations
 
 from typing import Any
