@@ -155,3 +155,15 @@ def special(y, x, N: tl.constexpr):
 
 def test_what_only_these_gpus_have():
     equal(special, [np.arange(32, dtype=np.int32) * 2 + 64], np.zeros(1), N=32, num_warps=2)
+
+
+@pytest.mark.parametrize("name", ["pow", "fmod", "div_rn"])
+@pytest.mark.parametrize("first,second", [("f4", "f2"), ("f2", "f4"), ("f4", "f8"), ("f4", "i4"), ("i8", "f4")])
+def test_arguments_of_two_types_are_promoted(name, first, second):
+    x, w = np.array([1.5, 2, 3, 4], first), np.array([2, 0.5, 3, -2.5], second)
+    kind = np.float64 if "f8" in (first, second) else np.float32
+    y, want = np.zeros(4, kind), np.zeros(4, kind)
+    with tilejit.knobs(target="evaluator"):
+        two[(1,)](y, x, w, F=getattr(libdevice, name), N=4)
+        two[(1,)](want, x.astype(kind), w.astype(kind), F=getattr(libdevice, name), N=4)
+    np.testing.assert_array_equal(y, want)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math as host
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from tilejit.errors import CompilationError
-from tilejit.ir.types import DType, fp32, fp64, int32, int64, uint32, uint64
+from tilejit.ir.types import DType, Ptr, fp32, fp64, int32, int64, uint32, uint64
 from tilejit.language import elementary as el
 from tilejit.language import math
 from tilejit.language import semantics as sem
@@ -57,13 +58,19 @@ def _instruction(name: str, text: str, types: dict[DType, str], out: DType | Non
 
 def _as_one_of(b: KernelBuilder, name: str, args: tuple, legal: tuple[DType, ...]) -> list[tensor]:
     typed = [to_tensor(b, a) for a in args if isinstance(sem.unwrap(a), tensor)]
-    kinds = {t.elem for t in typed} or {legal[0]}
-    like = next((t for t in legal if t in kinds), None)
-    if like is None or len(kinds) > 1:
+    like = _promoted([t.elem for t in typed] or [legal[0]])
+    if like not in legal:
         raise CompilationError(f"{name}: expected arguments of one of {', '.join(map(str, legal))}, found "
                                f"{', '.join(str(to_tensor(b, a).elem) for a in args)}")
-    made = [to_tensor(b, a) if isinstance(sem.unwrap(a), tensor) else to_tensor(b, a, like) for a in args]
+    made = [sem.cast(b, to_tensor(b, a), like) if isinstance(sem.unwrap(a), tensor) else to_tensor(b, a, like)
+            for a in args]
     return sem.broadcast(b, *made)
+
+
+def _promoted(types: list[Any]) -> Any:
+    """The type that arguments of different types are brought to; of pointers among them none."""
+    return reduce(lambda a, c: a if a == c or isinstance(a, Ptr) else c if isinstance(c, Ptr) else
+                  sem.promote(a, False, c, False), types)
 
 
 _FLOATS = {fp32: "f32", fp64: "f64"}
@@ -107,12 +114,9 @@ for _name, _from, _to in (("int_as_float", int32, fp32), ("float_as_int", fp32, 
 
 # -- functions of floats: on fp64 as they are, on fp32 by way of fp64 --
 def _float(name: str, *xs: Term) -> list[Term]:
-    elems = [x.elem for x in xs]
-    t = fp64 if fp64 in elems else fp32
-    for e in elems:
-        among_floats = isinstance(e, DType) and e.is_int() and any(o in (fp32, fp64) for o in elems)
-        if e not in (fp32, fp64) and not among_floats:
-            raise CompilationError(f"{name}: expected fp32 or fp64, found {e}: write x.to(tl.float32)")
+    t = _promoted([x.elem for x in xs])
+    if t not in (fp32, fp64):
+        raise CompilationError(f"{name}: expected fp32 or fp64, found {t}: write x.to(tl.float32)")
     made = sem.broadcast(xs[0].b, *(x.cast(t).tensor for x in xs))
     return [Term(xs[0].b, m) for m in made]
 
