@@ -1,10 +1,14 @@
 """Kernels that read pointers from an array, on the CPU."""
+import sys
+import threading
+
 import numpy as np
 import pytest
 
 import tilejit
 import tilejit.language as tl
 from tilejit.errors import TileJitError
+from tilejit.runtime import pointed
 
 
 @tilejit.kernel
@@ -25,3 +29,29 @@ def test_a_number_that_is_no_address_is_still_an_error():
     tables, out = np.array([1 << 20], np.int64), np.zeros((1, 50), np.float32)
     with pytest.raises(TileJitError, match="lies in no registered array"):
         gather_rows[(1,)](tables, out, 50, BLOCK=64)
+
+
+def test_other_threads_may_build_tuples_while_tensors_are_looked_for():
+    torch = pytest.importorskip("torch")
+    kept, stop, errors = torch.zeros(3), threading.Event(), []
+
+    def build():
+        while not stop.is_set():
+            try:
+                tuple(x for x in range(64))
+            except SystemError as e:
+                errors.append(e)
+
+    threads, interval = [threading.Thread(target=build) for _ in range(4)], sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for t in threads:
+            t.start()
+        for _ in range(20):
+            assert any(low == kept.data_ptr() for low, _ in pointed._storages())
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
+        sys.setswitchinterval(interval)
+    assert not errors

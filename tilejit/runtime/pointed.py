@@ -53,9 +53,9 @@ def _storages() -> list[tuple[int, int]]:
     torch = sys.modules.get("torch")
     if torch is None:
         return []
-    kinds = (torch.Tensor, torch.nn.Parameter)
-    tensors = [x for x in gc.get_objects() if type(x) in kinds and x.device.type == "cpu"
-               and x.layout is torch.strided]
+    # What refers to the classes, not all objects: other threads fill tuples that must have no second owner.
+    tensors = [x for kind in (torch.Tensor, torch.nn.Parameter) for x in gc.get_referrers(kind)
+               if type(x) is kind and x.device.type == "cpu" and x.layout is torch.strided]
     storages = [x.untyped_storage() for x in tensors]
     return sorted({(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages if s.nbytes()})
 

@@ -52,10 +52,15 @@ def meet(fn: Function) -> Function:
     """Write where CTAs of a cluster come together, and what atomics order, in place; returns the function."""
     ops = listed(fn.body)
     atomics, ctas = [op for op in ops if "atomic" in op.define.traits], fn.attrs.get("num_ctas", 1)
+    stores = [op for op in ops if op.name == "tma_store"]
+    for op in ops:
+        if op.attrs.get("copies"):
+            if stores:
+                beside(op).op("store_wait")
+            beside(op).op("fence_async", space="global")
     if not atomics and ctas == 1:
         return fn
     m = _Meeting(fn, ctas, top_of(fn), uses(fn.body))
-    stores = [op for op in ops if op.name == "tma_store"]
     if any("role" in op.attrs for op in stores) and any(orders(op, "release") for op in atomics):
         m.barrier("stores.asked", fn.attrs["num_warps"])
         m.barrier("stores.drained", stores[0].attrs["stripes"])

@@ -149,6 +149,8 @@ def _ahead_problem(loop: Op, loads: list[Op]) -> str:
         return "the loop is a while"
     if any(op.parent is not loop.regions[0] for op in loads):
         return "the load is under a condition"
+    if any(op.attrs.get("copies") for op in listed(loop.regions[0])):
+        return "the loop stores what it loads"
     found = address_slice(loop, [v for op in loads for v in op.operands])
     return "" if isinstance(found, Ahead) else "the address cannot be computed ahead of time"
 

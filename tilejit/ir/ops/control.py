@@ -145,9 +145,10 @@ def _device_print(m: Any, o: Op, *args: np.ndarray) -> None:
             print(line % (*m.pid, *index, shown), end="")
 
 
-@op("debug_barrier", "", effects="sync control", traits="barrier", layout="none")
+@op("debug_barrier", "", "copies?", effects="sync control", traits="barrier", layout="none")
 def debug_barrier(o: Op) -> None:
-    """A barrier of all threads of the program."""
+    """A barrier of all threads of the program. `copies`: what descriptors stored before it has landed, and they load
+    behind it what threads stored."""
 
 
 @debug_barrier.meaning
