@@ -19,8 +19,8 @@ class Stretch:
     """What follows from a row in its block, from one op to another. back: the store that goes through the row's own
     place; side_by_side: threads have several elements side by side of a row that begins anywhere."""
 
-    def __init__(self, block: Block, load: Op, stores: Sequence[Op], ctas: int):
-        self.block, self.load, self.stores = block, load, stores
+    def __init__(self, block: Block, load: Op, stores: Sequence[Op], ctas: int, fuses: bool):
+        self.block, self.load, self.stores, self.fuses = block, load, stores, fuses
         t, layout = load.result.tile, load.result.layout
         self.alone, turn = ctas == 1, strip_size(layout, ctas)
         size = max(1, t.elem.bits // 8)

@@ -113,14 +113,19 @@ class Strip:
         """An op like `op`, or of another name, whose result has a type."""
         return self.b.insert(Op(name or op.name, operands, attrs, None, [t], op.loc)).result
 
-    def folded(self, op: Op, left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
-        """A reduction's region on two strips, element by element."""
+    def folded(self, op: Op, left: Sequence[Value], right: Sequence[Value], fuses: bool) -> list[Value]:
+        """A reduction's region on two strips, element by element; products are rounded with sums if it `fuses`."""
         region = op.regions[0]
         env = dict(zip(region.args, [*left, *right]))
         for x in region.ops[:-1]:
             types = [Tile((self.row.size,), r.type, self.row.part) for r in x.results]  # type: ignore[arg-type]
             attrs = {**x.attrs, "type": types[0]} if x.name == "const" else dict(x.attrs)
-            new = Op(x.name, [env[v] for v in x.operands], attrs, None, list(types), x.loc)
+            name, operands = x.name, [env[v] for v in x.operands]
+            product = operands[-1].op
+            if fuses and name == "add" and operands[-1] in right and isinstance(product, Op) and \
+                    product.name == "mul" and elem_of(operands[-1].type).is_float:  # type: ignore[union-attr]
+                name, operands = "fma", [*product.operands, operands[0]]
+            new = Op(name, operands, attrs, None, list(types), x.loc)
             self.b.insert(new)
             env.update(zip(x.results, new.results))
         return [env[v] for v in region.terminator.operands]

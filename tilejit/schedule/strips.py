@@ -36,7 +36,8 @@ def strip_rows(fn: Function) -> Function:
     for block in [*blocks(fn.body)]:
         for load in [op for op in block.ops if op.name == "local_load" and len(op.result.tile.shape) == 1]:
             if load in block.ops and load.result.layout.num_registers >= LEAST:
-                stretch = Stretch(block, load, stores, fn.attrs.get("num_ctas", 1))
+                stretch = Stretch(block, load, stores, fn.attrs.get("num_ctas", 1),
+                                  fn.attrs.get("enable_fp_fusion", True))
                 if stretch.legal():
                     strips = _Passes(stretch)
                     strips.write()
@@ -194,7 +195,7 @@ class _Passes:
             for op in found:
                 if op.name == "reduce":
                     n = len(op.operands)
-                    ends += strip.folded(op, folded[len(ends):len(ends) + n], found[op])
+                    ends += strip.folded(op, folded[len(ends):len(ends) + n], found[op], self.stretch.fuses)
             folded = ends
         for op in stores:
             inner.insert(op)
