@@ -3,9 +3,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilejit.ir.bounds import bounds
 from tilejit.ir.evaluate import evaluate
 from tilejit.ir.text import parse_function
-from tilejit.passes.rules import bounds
 
 STEPS = ["add", "mul", "minimum", "maximum", "and", "or", "shr", "idiv", "irem", "cast64", "cast16"]
 

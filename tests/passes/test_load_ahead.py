@@ -138,3 +138,23 @@ def test_one_iteration_has_none_ahead(target):
         made = blocks[(1,)](x, o, n, 1024)
         assert ("iterations ahead" in made.report()) == ahead
         assert np.array_equal(o, x - (n - 1))
+
+
+@tilejit.kernel
+def pairs(x, y, o, first, last, W: tl.constexpr):
+    """Each iteration is for itself: a row of x times the first one of y."""
+    at = tl.arange(0, W)
+    much = tl.load(y + first * W + at)
+    for i in range(first, last):
+        tl.store(o + i, tl.sum(tl.load(x + i * W + at) * much, 0))
+
+
+def test_short_trips_are_written_out(target):
+    """What is loaded two trips ahead has registers of its own in each of three; the loop ends behind any of them."""
+    for last in range(2, 9):
+        x, y = (np.random.default_rng(i).standard_normal((9, 128)).astype(np.float16) for i in range(2))
+        o = np.zeros(9, np.float32)
+        made = pairs[(1,)](x, y, o, 2, last, W=128, num_warps=1)
+        want = np.where((np.arange(9) >= 2) & (np.arange(9) < last), x.astype(np.float32) @ y[2].astype(np.float32), 0)
+        np.testing.assert_allclose(o, want, rtol=1e-2, atol=1e-1)
+    assert made.ptx.count("shfl.sync") == 5 * 5

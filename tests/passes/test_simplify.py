@@ -370,7 +370,7 @@ kernel @f(%p: ptr<int32>, %n: int32, %m: int32) {{
 def test_bounds_of_counters_and_differences():
     """A counter is between its loop's ends; a difference between those of its sides."""
     from tilejit.ir import walk
-    from tilejit.passes.rules import bounds
+    from tilejit.ir.bounds import bounds
 
     fn = parse_function("""kernel @k(%p: ptr<int32>, %n: int32) {num_warps=1} {
   %lo = const {value=3} : int32

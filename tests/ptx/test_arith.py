@@ -1,4 +1,6 @@
 """Elementwise arithmetic: every op in every dtype against its numpy meaning, on edge values."""
+import re
+
 import numpy as np
 import pytest
 from hand_built import Kernel, same
@@ -197,3 +199,22 @@ def test_every_synchronous_op_has_an_emitter():
     replaced = {"desc_load", "row_load", "block_load", "desc_store", "desc_atomic", "promote_reuse",
                 "fill", "await", "peek"}
     assert set(OPS) - set(emitters()) == replaced
+
+
+@tilejit.kernel
+def far_apart(x, y, n, W: tl.constexpr):
+    """A row of x, by a number of it that has 64 bits."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, W)
+    tl.store(y + row * 16 * W + at, tl.load(x + (n.to(tl.int64) - row) * 16 * W + at))
+
+
+def test_addresses_of_64_bits_shift():
+    """ptxas multiplies 64 bits in three instructions, and does not see that what is no number below zero has no sign."""
+    made = far_apart.compile("*fp32:16", "*fp32:16", "int32", W=64, num_warps=1)
+    assert not re.search(r"m(ul|ad)[.]lo[.]s64", made.ptx) and "shl.b64" in made.ptx
+    assert made.ptx.count("cvt.s64.s32") == 1 == made.ptx.count("cvt.s64.u32")          # n may be below zero
+    x, y = np.arange(4 * 1024, dtype=np.float32), np.zeros(4 * 1024, np.float32)
+    with tilejit.knobs(target="emulator"):
+        far_apart[(4,)](x, y, 3, W=64, num_warps=1)
+    np.testing.assert_array_equal(y.reshape(4, 1024)[:, :64], x.reshape(4, 1024)[::-1, :64])

@@ -229,3 +229,18 @@ def test_stages_of_a_compiled_kernel():
     assert "def scale" in k.source and ".entry scale" in k.ptx.replace("\n", " ")
     for text in (k.ir, k.scheduled, k.report()):
         assert "scale" in text
+
+
+@tilejit.jit
+def told_of_warps(x, n, num_warps: tl.constexpr, num_stages: tl.constexpr = 7):
+    tl.store(x + tl.arange(0, 4), num_warps)
+
+
+def test_constants_named_as_options_are_both():
+    """As in Triton, which hands its compiler all keywords; not those that are left to their defaults."""
+    for given in ({"num_warps": 8}, {"num_warps": 2, "num_stages": 3}):
+        made = told_of_warps.compile("*int32", "int32", **given)
+        assert {k: made.options.get(k) for k in ("num_warps", "num_stages")} == {"num_stages": None, **given}
+    x = np.zeros(4, np.int32)
+    told_of_warps[(1,)](x, 1, 8)
+    assert x.tolist() == [8] * 4

@@ -32,6 +32,16 @@ def nested(x, out, n, m, W: tl.constexpr):
             tl.store(out + place, 2 * tl.load(x + place))
 
 
+@tilejit.jit
+def several(x, y, out, n, first, W: tl.constexpr):
+    """Three addresses in a loop, each made in several steps."""
+    at = tl.arange(0, W)[None, :]
+    rows = tl.arange(0, 4)[:, None]
+    for j in range(first.to(tl.int64), n):
+        found = tl.load(x + j * 16 * W + (rows * W + at)) + tl.load(y + j * 16 * W + rows * W + at)
+        tl.store(out + rows * W + at + j - first.to(tl.int64), found)
+
+
 def carried(kernel, *args, **constants):
     """How many values each loop carries, and the 64-bit products in loops."""
     names = list(kernel.source.signature.parameters)
@@ -49,6 +59,7 @@ def test_what_is_carried():
     assert carried(rows, POINTER, POINTER, NUMBER, NUMBER, DOWN=False, WIDE=True, W=32)[1] == 0
     counts, products = carried(nested, POINTER, POINTER, NUMBER, NUMBER, W=32)
     assert counts[1] == 2 and products == 0
+    assert carried(several, POINTER, POINTER, POINTER, NUMBER, NUMBER, W=32)[0] == [4 + 3], "two loads ahead, three addresses"
     narrow = carried(rows, POINTER, POINTER, NUMBER, NUMBER, DOWN=False, WIDE=False, W=32)[0]
     assert narrow < carried(rows, POINTER, POINTER, NUMBER, NUMBER, DOWN=False, WIDE=True, W=32)[0], "it may wrap around"
 

@@ -16,15 +16,18 @@ from dataclasses import dataclass
 
 from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, listed, replace
 from tilejit.ir.ahead import Ahead, address_slice, is_volatile, order_problem
+from tilejit.ir.bounds import bounds
 from tilejit.ir.registers import peak, size
 from tilejit.ir.types import Tile, int1
 from tilejit.passes.copies import pipelined_loops
-from tilejit.passes.rules import bounds
 
 #: Registers of a thread for what is under way, and iterations ahead, at most.
 REGISTERS, DEPTH = 16, 4
 #: Registers of a thread for all tiles of a loop, at most: with more there are too few warps for that to pay.
 ALL = 128
+#: What part of a loop's instructions moves may be, at most, where its trips are not written out; and how many
+#: instructions trips that are written out may have, about.
+PART, WRITTEN_OUT = 16, 1500
 #: Iterations for each that is loaded ahead, at least: the first ones are waited for as before.
 TRIPS = 8
 
@@ -40,10 +43,20 @@ def load_ahead(fn: Function) -> Function:
             continue
         found = address_slice(loop, [v for x in loads for v in x.needed])
         assert isinstance(found, Ahead)
+        if _moves(loop, loads, depth):
+            loop.attrs["turns"] = depth + 1
         _Loop(fn, loop, loads, found, depth).rewrite()
         fn.say("ahead", f"loop at {loop.place}: {len(loads)} loads are issued {depth} iterations ahead, into registers",
                loop.place, loads=len(loads), depth=depth)
     return fn
+
+
+def _moves(loop: Op, loads: list[_Load], depth: int) -> bool:
+    """Whether handing on what is loaded would take a good part of a loop's instructions, and some trips of it are short
+    enough to be written out."""
+    each = sum(max(1, size(v)) for op in listed(loop.regions[0]) for v in op.results)
+    moved = depth * sum(max(1, size(x.op.result)) for x in loads)
+    return PART * moved > each and (depth + 1) * each <= WRITTEN_OUT
 
 
 @dataclass

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Function, Op, Value, edges, listed, numeric
+from tilejit.ir import Function, Op, Value, const_of, edges, listed, numeric
 from tilejit.ir.types import DType, Ptr, Tile, elem_of, fp8e4b15, fp16, fp32
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.division import divided, rest
@@ -119,10 +119,20 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
             each(e, op, lambda a, b: p.new(cls, f"{name}{rounding}.{kind}", a, b))
         return
     low = "mul.lo" if name == "mul" else name
-    if e.steps.by_roots(op):
-        _by_roots(e, op, lambda a, b: p.new(cls, f"{low}.{kind}", a, b))
-        return
-    each(e, op, lambda a, b: wrap8(e, t, p.new(cls, f"{low}.{kind}", a, b)))
+
+    def one(a: str, b: str) -> str:
+        if by:
+            return p.new(cls, "shl.b64", a, by)
+        return wrap8(e, t, p.new(cls, f"{low}.{kind}", a, b))
+
+    by = _factor(op.operands[1]) if low != name and t.bits == 64 else 0
+    (_by_roots if e.steps.by_roots(op) else each)(e, op, one)
+
+
+def _factor(v: Value) -> int:
+    """By how many bits a multiplication shifts: ptxas multiplies 64 bits in three instructions. 0: it is no shift."""
+    by = const_of(v)
+    return by.bit_length() - 1 if isinstance(by, int) and by > 0 and by & by - 1 == 0 else 0
 
 
 def _by_roots(e: Emitter, op: Op, make: Callable[[str, str], str]) -> None:
@@ -370,13 +380,12 @@ def _ptr_add(e: Emitter, op: Op) -> None:
     """32-bit offsets multiply wide in one instruction, but by one."""
     ptr, off = elem_of(op.operands[0].type), op.operands[1].dtype
     assert isinstance(ptr, Ptr)
-    size, p = ptr.elem.bytes, e.p
-    sign = "s" if off.is_signed else "u"
+    size, p, sign = ptr.elem.bytes, e.p, "s" if off.is_signed else "u"
+    offset, shift = op.operands[1], size.bit_length() - 1
 
     def one(a: str, b: str) -> str:
         if off.bits == 64:
-            return p.new("b64", f"mad.lo.{sign}64", b, size, a) if size > 1 \
-                else p.new("b64", "add.u64", a, b)
+            return p.new("b64", "add.s64", a, p.new("b64", "shl.b64", b, shift) if shift else b)
         if off.kind == "bool":
             b = p.new("b32", "selp.b32", 1, 0, b)
         elif off.bits < 32:
@@ -385,10 +394,13 @@ def _ptr_add(e: Emitter, op: Op) -> None:
             return p.new("b64", "add.s64", a, p.new("b64", f"cvt.{sign}64.{sign}32", b))
         return p.new("b64", f"mad.wide.{sign}32", b, size, a)
 
-    if e.steps.by_roots(op):
-        _by_roots(e, op, one)
-    else:
-        each(e, op, one)
+    if isinstance(op.result.type, Ptr) and isinstance(offset.op, Op) and offset.op.name == "mul" and off.bits == 64:
+        offset, by = offset.op.operands
+        if _factor(by):
+            shift += _factor(by)
+            e.set(op.result, one(e.scalar(op.operands[0]), e.scalar(offset)))
+            return
+    (_by_roots if e.steps.by_roots(op) else each)(e, op, one)
 
 
 # -- functions of one float -----------------------------------------------------------------------------

@@ -6,7 +6,8 @@ registers; single elements have a zero partner. Float to integer truncates and s
 from __future__ import annotations
 
 from tilejit.ir import Op
-from tilejit.ir.types import DType, Ptr, elem_of, fp16, fp32, int32, uint64
+from tilejit.ir.bounds import nonnegative
+from tilejit.ir.types import DType, Ptr, elem_of, fp16, fp32, int32, uint32, uint64
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.widen import halves, in_pairs, widen, widens
 
@@ -177,6 +178,8 @@ def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: st
 def _cast(e: Emitter, op: Op) -> None:
     src, dst = (uint64 if isinstance(t, Ptr) else t for t in (elem_of(op.operands[0].type), op.attrs["dtype"]))
     regs = e.get(op.operands[0])
+    if src == int32 and dst.bits == 64 and nonnegative(op.operands[0]):
+        src = uint32                 # that the upper half is zero saves instructions behind
     half = halves(e, op)
     if half is not None:
         e.set(op.result, half)

@@ -4,12 +4,13 @@ theirs, since wgmma results must never be moved. What products read four to a wo
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from tilejit.ir.core import Edge, Op, Value, const_of, edges
+from tilejit.ir.core import Edge, Op, Value, const_of, edges, listed
 from tilejit.ir.types import DType, Pending, Ptr, Tile, Type, elem_of, int32, uint64
 from tilejit.ptx.emit import Emitter, emits, held, reg_class
 from tilejit.ptx.in_place import Body, stays
-from tilejit.ptx.kernel import cluster_sync
+from tilejit.ptx.kernel import cluster_sync, init_barriers
 from tilejit.ptx.pack import unpack, words
 
 
@@ -104,8 +105,55 @@ def _suffix(t: Type) -> str:
     return f"{'s' if t.is_signed else 'u'}{t.bits}"
 
 
+class _Queue:
+    """Values that a loop hands on from trip to trip and uses `turns` - 1 trips later: so many trips are written out,
+    each with registers of its own for them, and none is moved."""
+
+    def __init__(self, e: Emitter, chain: list[Edge], in_words: bool):
+        self.e, self.chain, self.in_words = e, chain, in_words
+        inits = [way.init for way in chain if way.init is not None]
+        self.slots = [e.fresh(inits[0].type) if not in_words else e.p.regs("b32", len(_words(e, inits[0])))
+                      for _ in range(len(chain) + 1)]
+        for regs, init in zip(self.slots, inits):
+            for to, reg in zip(regs, self._of(init)):
+                move(e, self._type(init), to, reg)
+
+    def _of(self, v: Value) -> list[str]:
+        return _words(self.e, v) if self.in_words else self.e.get(v)
+
+    def _type(self, v: Value) -> Type:
+        return int32 if self.in_words else v.type
+
+    def begin(self, turn: int) -> None:
+        """Say where the loop's arguments are in a turn."""
+        for i, way in enumerate(self.chain):
+            regs = self.slots[(turn + i) % len(self.slots)]
+            if self.in_words:
+                _apart(self.e, way.args[0], regs)
+            else:
+                self.e.set(way.args[0], regs)
+
+    def end(self, turn: int) -> list[tuple[Type, str, str]]:
+        """Where what a turn has made goes."""
+        made = self.chain[-1].ends[0]
+        return [(self._type(made), *pair) for pair in zip(self.slots[turn - 1], self._of(made))]
+
+
+def _chains(e: Emitter, ways: list[Edge], age: int) -> list[list[Edge]]:
+    """The ways on which a value goes from one to the next until it is so many trips old, the last one first."""
+    if not age:
+        return []
+    by_arg = {way.args[0]: way for way in ways}
+    found = [[way] for way in ways if way.args[0] not in {end for other in ways for end in other.ends}]
+    for chain in found:
+        while (further := by_arg.get(chain[-1].ends[0])) is not None and further not in chain:
+            chain.append(further)
+    return [chain for chain in found if len(chain) == age and not any(way.result in e.uses for way in chain)]
+
+
 @emits("for")
 def _for(e: Emitter, op: Op) -> None:
+    """Rotated: test once before the loop, then at its end; `turns` trips are written out."""
     p, region = e.p, op.regions[0]
     lo, hi, step = op.operands[:3]
     iv, kind = region.args[0], _suffix(region.args[0].type)
@@ -114,37 +162,51 @@ def _for(e: Emitter, op: Op) -> None:
     at = p.new(cls, f"mov.{cls}", e.scalar(lo))
     e.set(iv, at)
     ways = edges(op)
+    handed_on = _handed_on(e, ways)
+    queues = [_Queue(e, chain, chain[0].index in handed_on) for chain in _chains(e, ways, op.attrs.get("turns", 1) - 1)]
+    turns = 1 + len(queues[0].chain) if queues else 1
+    queued = {way.index for queue in queues for way in queue.chain}
+    ways = [way for way in ways if way.index not in queued]
     roots = {way.index: _moved(e, way) for way in e.steps.carried(ways)}
     whole: dict[int, list[str]] = {}
-    handed_on = _handed_on(e, ways)
     for way in ways:
         assert way.init is not None
         if _in_words(e, way.init.type) or way.index in handed_on:
             whole[way.index] = [p.new("b32", "mov.b32", word) for word in _words(e, way.init)]
         elif way.index not in roots:
             carried(e, way.init, way.args[0])
+    in_words, others = [way for way in ways if way.index in whole], [way for way in ways if way.index not in whole]
     loop, end = p.label("loop"), p.label("loop_end")
     leave = "le" if down else "ge"
     stay = "gt" if down else "lt"
     p("bra", end, pred=p.new("pred", f"setp.{leave}.{kind}", at, e.scalar(hi)))
     p.place(loop)
-    body = Body(e)
-    for i in roots:
-        e.set(ways[i].args[0], e.spread(ways[i].args[0], roots[i]))
-    for i in whole:
-        _apart(e, ways[i].args[0], whole[i])
-    e.block(region)
-    others = [way for way in ways if way.index not in whole]
-    advance(e, [way.args[0] for way in others], [way.ends[0] for way in others],
-            [roots.get(way.index, range(len(e.get(way.args[0])))) for way in others],
-            [(int32, to, word) for i in whole for to, word in zip(whole[i], _words(e, ways[i].ends[0]))], body)
-    p(f"add.{kind}", at, at, e.scalar(step))
-    p("bra", loop, pred=p.new("pred", f"setp.{stay}.{kind}", at, e.scalar(hi)))
+    for turn in range(turns):
+        body = Body(e)
+        for way in others:
+            if way.index in roots:
+                e.set(way.args[0], e.spread(way.args[0], roots[way.index]))
+        for way in in_words:
+            _apart(e, way.args[0], whole[way.index])
+        for queue in queues:
+            queue.begin(turn)
+        for x in listed(region) if turn else ():
+            for v in x.results:
+                e.values.pop(v, None)
+        e.block(region)
+        advance(e, [way.args[0] for way in others], [way.ends[0] for way in others],
+                [roots.get(way.index, range(len(e.get(way.args[0])))) for way in others],
+                [(int32, to, word) for way in in_words for to, word in zip(whole[way.index], _words(e, way.ends[0]))]
+                + [pair for queue in queues for pair in queue.end(turn)], body)
+        p(f"add.{kind}", at, at, e.scalar(step))
+        more = p.new("pred", f"setp.{stay}.{kind}", at, e.scalar(hi))
+        last = turn == turns - 1
+        p("bra", loop if last else end, pred=more if last else f"!{more}")
     p.place(end)
     for way in others:
         e.set(way.result, e.spread(way.result, roots[way.index]) if way.index in roots else e.get(way.args[0]))
-    for i in whole:
-        _apart(e, ways[i].result, whole[i])
+    for way in in_words:
+        _apart(e, way.result, whole[way.index])
 
 
 @emits("while")
@@ -178,7 +240,12 @@ def _if(e: Emitter, op: Op) -> None:
     has_else = len(op.regions) > 1
     p("bra", otherwise, pred=f"!{e.scalar(op.operands[0])}")
     for i, region in enumerate(op.regions):
+        known = e.role.known
+        if op in e.exits[-1:] and len(region.ops) > 1:
+            init_barriers(e)
+            e.role.known = replace(known.copy(), mark=len(p.lines))
         e.block(region)
+        e.role.known = known
         parallel_move(e, [(int32 if all_ else value.type, d, s)
                           for regs, value, all_ in zip(results, region.terminator.operands, whole)
                           for d, s in zip(regs, _words(e, value) if all_ else e.get(value))])

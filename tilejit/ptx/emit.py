@@ -109,6 +109,7 @@ class Emitter:
         self.params: dict[Param, str] = {}
         self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
         self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
+        self.exits: list[Op] = []                # see `kernel.early_exits`
         self.folds: list[Op] = []                # over CTAs: the first one awaits all of them, the last one tells them
         self.shifts: dict[Value, str] = {}       # view of an unaligned row -> how far behind 16 bytes it begins
         self.matrices: dict[tuple[Op, int], str] = {}    # product, operand -> register with the slot's descriptor

@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 
 from tilejit.errors import CompilationError, Loc
-from tilejit.ir import Op, Value, listed, loop_around
+from tilejit.ir import Block, Op, Value, listed, loop_around
 from tilejit.ir.target import Target
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, Tile, int32
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
@@ -59,9 +59,23 @@ def prologue(e: Emitter) -> None:
                 tensor_map(e, op)
         elif "query" in op.define.traits:
             desc_query(e, op)
-    init_barriers(e)
     if e.fn.attrs.get("dependent_launch"):
         e.p("griddepcontrol.launch_dependents")
+    e.exits = [] if roles or e.rank else early_exits(e.fn.body)
+    if not e.exits:
+        init_barriers(e)
+
+
+def early_exits(block: Block) -> list[Op]:
+    """Branches, one in the other, by which programs that have nothing to do end first: barriers are initialised behind
+    them."""
+    at = next((i for i, op in enumerate(block.ops) if op.regions), 0)
+    op, others = block.ops[at], block.ops[:at] + block.ops[at + 1:]
+    if op.name != "if" or op.results or any(x.define.effects - {"sync", "control"} for x in block.ops[:at]) or any(
+            x.regions or any(isinstance(v.type, Barrier) for v in x.operands) for x in others):
+        return []
+    goes_on = [region for region in op.regions if len(region.ops) > 1]
+    return [op, *early_exits(goes_on[0])] if len(goes_on) == 1 else []
 
 
 def count_warps(e: Emitter) -> None:

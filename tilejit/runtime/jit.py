@@ -51,6 +51,8 @@ OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "c
                            "pointer_tma": True, "maxnreg": None, "launch_pdl": "auto", "launch_cooperative_grid": None,
                            "enable_fp_fusion": True, "enable_reflect_ftz": True, "debug": False,
                            "sanitize_overflow": None, "target": None}
+#: Options that constants of the same names are too, as in Triton.
+_SHARED = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg"})
 _DECORATOR_IGNORED = frozenset({"version", "repr", "noinline"})
 
 
@@ -281,6 +283,7 @@ class Kernel(Partial):
                 raise UnknownOption(f"{name}() got an unknown option {k!r} (keyword argument {k} was specified but "
                                     "unrecognised)" + (f"; did you mean {near[0]!r}?" if near else
                                                        f"; its signature is {name}{self.source.signature}"))
+        options.update({k: at[k] for k in _SHARED & self.constexprs if k in at})
         rest: list[Any] = []
         missing: list[str] = []
         for n, p in self.source.signature.parameters.items():

@@ -84,8 +84,9 @@ class _Loop:
     def rewrite(self) -> bool:
         """Whether something is carried now."""
         table = uses(self.body)
-        found = [v for op in self.ops for v in op.results if self.kind(v) == "moves" and self._ends(v, table)]
-        found = sorted((v for v in found if self.cost(v) >= LEAST), key=self.cost, reverse=True)[:MOST]
+        found = [v for op in self.ops for v in op.results if self.kind(v) == "moves"]
+        found = [v for v in found if self._ends(v, table) and self.cost(v) >= LEAST]
+        found = sorted(found, key=self.cost, reverse=True)[:MOST]
         replace(self.body, {v: self._carry(v) for v in found})
         return bool(found)
 

@@ -12,7 +12,8 @@ from tilejit.ir.types import Type, elem_of, fp64, int32, int64, shape_of, uint32
 
 
 @op("for", "lo hi step inits*",
-    "num_stages? unroll? warp_specialize? flatten? split_masks? joined? pairs? ping_pong? pipelined? in_flight? dealt?",
+    "num_stages? unroll? warp_specialize? flatten? split_masks? joined? pairs? ping_pong? pipelined? in_flight? dealt? "
+    "turns?",
     effects="control", traits="structural carries loop optional takes_pending", regions="for")
 def for_(o: Op) -> list[Type]:
     """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives the next
