@@ -147,6 +147,9 @@ def rings(fn: Function) -> dict[Value, str]:
     found: dict[Value, str] = {}
     waiting: list[Value] = []
     for op in listed(fn.body):
+        if op.name == "local_store" and "ring" in op.attrs and (slot := _slot(op.operands[0])) is not None:
+            found[slot[0]] = op.attrs["ring"]
+            continue
         if "cp_async" in op.define.traits:
             waiting.append(op.operands[0])
             continue

@@ -156,7 +156,7 @@ def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
     def cycle(op: Op) -> int:
         if stage[op]:
             return 1 if op in ahead else 3
-        if op in last and all(stage[user] for user in users[op]):
+        if op in last and all(stage.get(user) for user in users[op]):
             return 5
         if op in behind:
             return 4

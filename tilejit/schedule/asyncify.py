@@ -19,6 +19,7 @@ from tilejit.schedule.buffers import alloc, barriers
 from tilejit.schedule.context import Context
 from tilejit.schedule.flying import hold, stays_in_flight, wait_behind
 from tilejit.schedule.fragments import write_fragments
+from tilejit.schedule.handed import find_handed, take_turns, write_made
 from tilejit.schedule.loads import in_place, kind_of, reads_slot
 from tilejit.schedule.pieces import find_pieces
 from tilejit.schedule.products import chain_of, write_dot, write_reuse
@@ -41,11 +42,15 @@ def asyncify(fn: Function) -> Function:
             c.chains[op] = chain_of(op)
         elif "index" in op.attrs and "again" not in op.attrs:
             _find_ticket(op, c)
+    handed = find_handed([op for op in listed(fn.body) if op.attrs.pop("handed", False)], c.uses)
+    c.handed = {dot: x for x in handed for dot in x.readers}
     for load, loads in c.tickets.items():
         if load is loads[0]:
             _allocate(loads, c)
     _block(fn.body, c)
     replace(fn.body, c.renamed)
+    for x in handed:
+        take_turns(x, c)
     for fill in c.fills:
         if fill.attrs.get("ahead"):
             _await_late(fill)
@@ -111,6 +116,9 @@ def _block(block: Block, c: Context) -> None:
             for region in op.regions if op.define.carries else ():
                 _block(region, c)
             b.insert(op)
+        for x in set(c.handed.values()):
+            if op.results and op.results[0] in x.makers:
+                write_made(c.now(op.result), x, b, c)
 
 
 def _is_read_from_slot(op: Op, c: Context) -> bool:

@@ -2,10 +2,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tilejit.ir import Builder, Function, Op, Value
 from tilejit.schedule.loads import Uses
 from tilejit.schedule.pieces import Pieces
+
+if TYPE_CHECKING:
+    from tilejit.schedule.handed import Handed
 
 
 @dataclass
@@ -29,6 +33,7 @@ class Context:
     flying: dict[Op, Value | None] = field(default_factory=dict)   # product that a loop carries -> what it carries
     through: dict[Op, list[Value]] = field(default_factory=dict)   # product -> buffers that its operands go through
     staged: dict[tuple, Value] = field(default_factory=dict)       # tile, block where it is written, how -> the view
+    handed: dict[Op, Handed] = field(default_factory=dict)         # product -> what of its operands a trip hands on
     fragments: dict[Value, Value] = field(default_factory=dict)    # operand of mma.sync -> the buffer it is read from
 
     def now(self, v: Value) -> Value:

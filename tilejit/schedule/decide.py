@@ -13,12 +13,13 @@
     for          in_flight         one round of its products stays in flight
                  dealt             groups of consumers take its iterations by turns
     dot          pieces            its first operand is made in so many
+                 handed            an operand that the trip before made, in shared memory
     convert      fragments         products read what it gives from shared memory
     function     groups, producers, registers (at the launch, of the producer, of a consumer): where there are roles
 
 What is tried (`fit.py`) is on the function before: `slots` of open rings; `side`, `most`: slots of side rings, of any,
-at most; `staging` tiles of stores; `keep_operands` that a loop does not change in shared memory; `tight` rings; `once`:
-one slot for operands that are read in one trip only.
+at most; `staging` tiles of stores; `keep_operands` that a loop does not change in shared memory, and `hand_on` there
+what trips hand on; `tight` rings; `once`: one slot for operands that are read in one trip only.
 """
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ from tilejit.ir.types import Buffer, Tile
 from tilejit.schedule.cluster import divide
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.fragments import fragment_reads
+from tilejit.schedule.handed import find_handed
 from tilejit.schedule.loads import backward_slice, memory_order, slice_problem
 from tilejit.schedule.pieces import PIECES, find_pieces
 from tilejit.schedule.ping_pong import choose_ping_pong
@@ -61,6 +63,10 @@ def decide(fn: Function) -> Function:
     check_warpgroups(fn, threads)
     divide(fn, rings)
     choose_ping_pong(fn, rings)
+    alone = "producers" in fn.attrs and fn.attrs["groups"] * fn.attrs.get("num_ctas", 1) == 1
+    for handed in find_handed(dots, table) if alone and fn.attrs.get("hand_on", True) else ():
+        for dot in handed.readers:
+            dot.attrs["handed"] = True
     streams = choose_store_role(fn, rings, threads)
     if "producers" in fn.attrs:
         warps = fn.attrs["num_warps"] * fn.attrs["groups"]

@@ -18,14 +18,18 @@ from tilejit.schedule.buffers import alloc
 from tilejit.schedule.context import Context
 
 
-def written(value: Value, index: int, name: str, b: Builder, c: Context, fence: bool = True) -> Value:
-    """Write a first or second operand (`index`) to a buffer of its own; the view that products read."""
-    t = value.type
-    assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
+def buffer_of(t: Tile, index: int, slots: int = 1) -> Buffer:
+    """Where a first or second operand (`index`) lies on its way from registers."""
+    assert isinstance(t.elem, DType) and t.layout is not None
     along_k = (1, 0) if index == 0 else (0, 1)
     bases = t.layout.bases_of("register")
     order = ((1, 0) if bases and bases[0] == (0, 1) else (0, 1)) if t.elem.bits == 16 else along_k
-    view = b("view", alloc(c.top, name, Buffer.of(t, 1, order), private=True), b.const(0, int32))
+    return Buffer.of(t, slots, order)
+
+
+def written(value: Value, index: int, name: str, b: Builder, c: Context, fence: bool = True) -> Value:
+    """Write a first or second operand (`index`) to a buffer of its own; the view that products read."""
+    view = b("view", alloc(c.top, name, buffer_of(value.tile, index), private=True), b.const(0, int32))
     _meet(b.block, fence)
     b.op("local_store", view, value)
     if fence:

@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilejit.ir import Builder, Function, Op, Value, const_of, edge_of, listed
-from tilejit.ir.types import Tile
+from tilejit.ir.types import Pending, Tile
 from tilejit.schedule.context import Context
+from tilejit.schedule.handed import read_made
 from tilejit.schedule.loads import Uses, behind, reads_slot, shared_operand
 from tilejit.schedule.operands import operand
 from tilejit.schedule.pieces import PIECES, from_registers, piece_type, write_piece
@@ -91,7 +92,10 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
         if ring in c.peeked:
             b.op("peek", ring=ring)
     if op not in chain and op not in c.flying:
-        _wait(op, result, b, c)
+        if _goes_on(op, c):
+            c.renamed[op.result] = result
+        else:
+            _wait(op, result, b, c)
         return
     c.issued[op] = result
     if op not in chain:
@@ -109,7 +113,14 @@ def _sums(op: Op, extra: dict, b: Builder, c: Context) -> Value:
         extra["zero"] = True
         if before is not None:
             return before
-    return b("pend", c.now(op.operands[2]))
+    start = c.now(op.operands[2])
+    return start if isinstance(start.type, Pending) else b("pend", start)
+
+
+def _goes_on(dot: Op, c: Context) -> bool:
+    """Whether a product's sums are nothing but what the next one in the block adds to."""
+    return [(u.name, i, u.parent, u.attrs.get("unit")) for u, i in c.uses.get(dot.result, ())] == [
+        ("dot", 2, dot.parent, None)]
 
 
 def _wait(dot: Op, product: Value, b: Builder, c: Context) -> None:
@@ -159,6 +170,8 @@ def _operand(dot: Op, index: int, b: Builder, c: Context) -> Value:
     if index == 0 and from_registers(dot):
         c.fn.say("operand", f"dot operand a at {dot.place} from registers", dot.place, operand=0)
         return c.now(dot.operands[0])
+    if dot in c.handed and index == c.handed[dot].index:
+        return read_made(dot, c.handed[dot], b, c)
     return operand(dot, index, _in_registers(dot.operands[index], b, c), b, c)
 
 

@@ -221,7 +221,7 @@ def part(o: Op) -> list[Type]:
     return [o.attrs["type"]]
 
 
-@op("local_store", "view value limit?", effects="shared_write", traits="scheduled own_buffer readies")
+@op("local_store", "view value limit?", "ring?", effects="shared_write", traits="scheduled own_buffer readies")
 def local_store(o: Op) -> None:
     """Write a tile into a slot (generic proxy), but no 16 bytes behind element `limit` of a row."""
 

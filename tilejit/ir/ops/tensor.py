@@ -38,7 +38,7 @@ def _num_programs(m: Any, o: Op) -> np.ndarray:
     return np.array(m.grid[o.attrs["axis"]], np.int32)
 
 
-@op("dot", "a b acc", "precision? depth? begin? promote? unit?", layout="product")
+@op("dot", "a b acc", "precision? depth? begin? promote? unit? handed?", layout="product")
 def dot(o: Op) -> list[Type]:
     """acc + a @ b with a [..,M,K], b [..,K,N], acc [..,M,N], batched over the dimensions ahead.
 

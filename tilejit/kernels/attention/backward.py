@@ -23,13 +23,11 @@ def _plain(case: Case, extras: Extras) -> bool:
     return not (case.low or case.changes or case.mask is not None or extras.slopes is not None or case.max_queries)
 
 
-def apart(case: Case, extras: Extras, wide: int, group: int) -> bool:
+def apart(case: Case, wide: int) -> bool:
     """Whether queries have a kernel of their own, which computes scores once more.
 
-    It is faster for wide heads, whose sums leave no shared memory for a second block. Narrow heads with masks that
-    share keys have no registers for blocks of 128 queries, and 64 are slower.
-    """
-    return case.deterministic or wide > 128 or wide <= 64 and case.high and group > 1 and _plain(case, extras)
+    It is faster for wide heads, whose sums leave no shared memory for a second block."""
+    return case.deterministic or wide > 128
 
 
 def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
@@ -37,7 +35,7 @@ def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
     wide: blocks have 128 keys then, not 64. Shared memory, where products read their operands, bounds them: 64 queries
     and 64 keys take 368 KB of it in one kernel, 320 KB in two, which compute scores once more. There are no registers
     for that where more is computed of a score, or where masks are and a loop over so many heads is around it."""
-    return wide > 128 and apart(case, extras, wide, group) and _plain(case, extras) and not (case.high and group > 1)
+    return wide > 128 and _plain(case, extras) and not (case.high and group > 1)
 
 
 @lru_cache(maxsize=64)
@@ -46,7 +44,7 @@ def tiles_of(wide: int, wide_v: int, case: Case, alone: bool, added: bool) -> tu
     half of that where more is computed of a score. alone: keys and values have a kernel each. added: products' sums
     begin with rows' numbers, which so take no registers of narrow heads."""
     if added:
-        return 128, 128, 8
+        return (128 if max(wide, wide_v) <= 64 else 64), 128, 8
     more = case.score is not None or case.dropout is not None or case.softcap is not None and case.deterministic
     return (64, 128, 8) if alone or max(wide, wide_v) <= (64 if more else 128) else (64, 64, 8)
 
@@ -72,20 +70,23 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     wide, wide_v = (64 if x <= 64 else 128 if x <= 128 else 256 for x in (d, dv))
     most = max(wide, wide_v)
     group = heads // kv_heads
-    alone, together = divided(case, extras, most, group), not apart(case, extras, most, group)
-    added = together and most <= 64 and _plain(case, extras) and not (case.high and group > 1)
+    alone, together = divided(case, extras, most, group), not apart(case, most)
+    added = together and most <= 128 and not case.changes and extras.slopes is None and (
+        most > 64 or not case.low and case.mask is None)
     bm, bn, warps = tiles_of(wide, wide_v, case, alone, added)
     opts = options(case, extras, infos)
     dq, dk, dv_out = (tilejit.empty_like(x, i.shape) for x, i in ((q, iq), (k, ik), (v, iv)))
     blocks, steps = tilejit.cdiv(queries, bm), tilejit.cdiv(keys, bn)
     rows = (iq.shape[0] // bm + batch) * bm if packed else batch * blocks * bm
     fp32, lines = tilejit.language.float32, max(rows, bm)
-    stats = tilejit.empty_like(q, (heads, 2, lines), fp32)
+    stats = tilejit.empty_like(q, (heads, lines, 32), tilejit.language.bfloat16) if added else \
+        tilejit.empty_like(q, (heads, 2, lines), fp32)
     sums = tilejit.empty_like(q, (max(rows // bm, 1) * heads, bm * wide), fp32) if together else None
     parts = None if extras.sinks is None else tilejit.empty_like(q, (blocks * batch, heads), fp32)
     desc = [blocks_of(x, n, w).over(a) for x, n, w, a in (
         (iq, bm, wide, q), (ik, bn, wide, k), (iv, bn, wide_v, v), (ig, bm, wide_v, grad), (io, bm, wide_v, out))]
-    of_rows = tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm))
+    of_rows = tilejit.TensorDescriptor(stats, (heads, lines, 32), (32 * lines, 32, 1), (1, bm, 16)) if added else \
+        tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm))
     total = iq.shape[0] if packed else queries
     if blocks and batch:
         row_kernel[(blocks, heads, batch)](
@@ -96,17 +97,14 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bm else 0
     tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
     settings = dict(GROUP=group, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=warps,
-                    num_stages=2 if added else None,       # more would share the sums' bytes
+                    num_stages=2 if bm == 128 else None,
                     products_ahead=alone or None)          # it has the registers, by a few
     if steps and batch:
-        line = 32 if bm * wide <= 32 * 256 else 64                   # as in `as_held`
-        in_sums = None if sums is None else tilejit.TensorDescriptor(
-            sums, (rows * heads * wide // line, line), (line, 1), (bm * wide // line, line))
         to = [(ragged_rows if packed else blocks_of)(tilejit.array_info(x), bn, w).over(x)
               for x, w in ((dk, wide), (dv_out, wide_v))]
         for given in [(to[0], None), (None, to[1])] if alone else [to]:
             key_kernel[(steps, kv_heads, batch)](
-                *desc[:4], of_rows, in_sums, *given, total, keys, factor(case, extras), case.scale, heads, opts,
+                *desc[:4], of_rows, sums, *given, total, keys, factor(case, extras), case.scale, heads, opts,
                 TAIL=tail, SPLIT=split, ADDED=added, **settings)
     if sums is not None and blocks and batch:
         stride = tilejit.array_info(dq).strides

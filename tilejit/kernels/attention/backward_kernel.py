@@ -30,28 +30,40 @@ def padded_row(at, queries, sequences, BM: tl.constexpr):
 
 
 @tilejit.kernel
-def as_held(x, BM: tl.constexpr, D: tl.constexpr):
-    """A block of sums [BM, D], 64 or 128 rows, in the order in which the threads of two warpgroups that divide its
-    columns, or rows, hold it (PTX ISA, wgmma.mma_async, fragment of D): each stores 16 contiguous bytes, its neighbour
-    the next ones."""
-    WIDE: tl.constexpr = 32 if BM * D <= 32 * 256 else 64            # a block's rows are 256 at most
-    x = x.reshape([BM // 64, 4, 2, 8, 128 // BM, D * BM // 1024, 4, 2]).permute(0, 4, 5, 1, 3, 6, 2, 7)
-    return x.reshape([BM * D // WIDE, WIDE])
+def add_held(sums, x, block, BM: tl.constexpr, D: tl.constexpr):
+    """Add [BM, D], 64 or 128 rows, to a block of sums, in the order in which the threads of two warpgroups that divide
+    its columns, or rows, hold it (PTX ISA, wgmma.mma_async, fragment of D): each adds 16 contiguous bytes at once, its
+    neighbour the next ones, and nothing passes through shared memory."""
+    x = x.reshape([BM // 64, 4, 2, 8, 128 // BM, D * BM // 1024, 4, 2]).permute(5, 0, 4, 1, 3, 6, 2, 7)
+    to = sums + block.to(tl.int64) * (BM * D) + tl.arange(0, BM * D)
+    tl.atomic_add(to, x.reshape([BM * D]), sem="relaxed")
 
 
 @tilejit.kernel
 def by_rows(x, BM: tl.constexpr, D: tl.constexpr):
-    x = x.reshape([BM // 64, 128 // BM, D * BM // 1024, 4, 8, 4, 2, 2]).permute(0, 3, 6, 4, 1, 2, 5, 7)
+    x = x.reshape([D * BM // 1024, BM // 64, 128 // BM, 4, 8, 4, 2, 2]).permute(1, 3, 6, 4, 2, 0, 5, 7)
     return x.reshape([BM, D])
+
+
+@tilejit.kernel
+def pieces(x):
+    """[n] as [n, 16] in bf16 whose rows sum up to it: three numbers and zeros."""
+    high = x.to(tl.bfloat16)
+    rest = tl.where(tl.abs(x) == float("inf"), 0.0, x - high.to(tl.float32))
+    mid = rest.to(tl.bfloat16)
+    low = (rest - mid.to(tl.float32)).to(tl.bfloat16)
+    column = tl.arange(0, 16)[None, :]
+    return tl.where(column == 0, high[:, None], tl.where(column == 1, mid[:, None],
+                                                         tl.where(column == 2, low[:, None], 0.0)))
 
 
 @tilejit.kernel
 def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_parts, queries, keys, heads, rows,
                factor, sequences, BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr, ADDED: tl.constexpr):
     """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and behind a
-    sequence); and sums of out * grad, less the gradient of lse. ADDED: what products' sums begin with instead,
-    logarithms over -factor, and the others' negatives. sums [rows / BM, heads, BM * D] is cleared, if given. sink_parts
-    [programs, heads]: what the rows of a program say of the sinks' gradient."""
+    sequence); and sums of out * grad, less the gradient of lse. ADDED: what products' sums begin with instead, in
+    `pieces` [heads, rows, 32]: logarithms over -factor, and the others' negatives. sums [rows / BM, heads, BM * D] is
+    cleared, if given. sink_parts [programs, heads]: what the rows of a program say of the sinks' gradient."""
     batch, head = tl.program_id(2), tl.program_id(1)
     begin = tl.program_id(0) * BM
     at = place(batch, head, heads, queries, keys, sequences)
@@ -73,8 +85,11 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_part
         tl.store(sink_parts + program * heads + head, -tl.sum(weight * delta, 0))
     to = padded_row(at, queries, sequences, BM) + index
     if ADDED:
-        log, delta = log / -factor, -delta
-    if sequences.queries is not None:
+        inside = begin < at.queries + index[:, None] * 0
+        line = stats + (head.to(tl.int64) * rows + to)[:, None] * 32 + tl.arange(0, 16)[None, :]
+        tl.store(line, pieces(log / -factor), inside)
+        tl.store(line + 16, pieces(-delta), inside)
+    elif sequences.queries is not None:
         inside = begin < at.queries + index * 0
         tl.store(stats + head * 2 * rows + to, log, inside)
         tl.store(stats + (head * 2 + 1) * rows + to, delta, inside)
@@ -126,31 +141,32 @@ def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
 
 
 @tilejit.kernel
-def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, low, factor, key, prefix, head, at, opts,
-                    ADDED: tl.constexpr, BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, MASKED: tl.constexpr):
-    """Blocks of queries from `start` to `stop` for a block of keys, which add to dk and dv (or the one given). Tiles
-    are transposed: keys are rows. ADDED: products' sums begin with stats, which so take no registers."""
+def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, last, block, start, stop, low, factor, key, prefix,
+                    head, at, opts, ADDED: tl.constexpr, BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+                    MASKED: tl.constexpr):
+    """Blocks of queries from `start` to `stop` for a block of keys, which add to dk and dv (or the one given).
+    Tiles are transposed: keys are rows. ADDED: products' sums begin with stats, by a product, which so take no
+    registers. last, block: scores' gradients of the block of queries before, which is that block of `sums`: their
+    product is a trip behind, so that warpgroups, which all read what each has made, need not be in step (or None)."""
     columns = tl.arange(0, BM)[None, :]
     for m in tl.range(start, stop, BM, split_masks=False):
-        # Ahead of the products, under whose reads of shared memory it takes long, where warpgroups go in step anyway;
-        # else that brings them into step.
-        if sums is not None:
-            log = stats.load([head, 0, low + m]).reshape([1, BM])
         less_log, less_delta = None, None
         if ADDED:
-            less_log = log.broadcast_to([key.shape[0], BM])
-            less_delta = stats.load([head, 1, low + m]).reshape([1, BM]).broadcast_to([key.shape[0], BM])
+            ones = tl.where(tl.arange(0, 16)[None, :] + key * 0 < 3, 1.0, 0.0).to(tl.bfloat16)
+            less_log = tl.dot(ones, stats.load([head, low + m, 0]).reshape([BM, 16]).T)
         q = q_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, D])
         scores = tl.dot(k, q.T, less_log)
         grad = grad_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, DV])
+        if ADDED:
+            less_delta = tl.dot(ones, stats.load([head, low + m, 16]).reshape([BM, 16]).T)
         if dk is not None:
             weight_grad = tl.dot(v, grad.T, less_delta)
-        if sums is None:
+        log, keep = None, None
+        if not ADDED:
             log = stats.load([head, 0, low + m]).reshape([1, BM])
-        keep = None
         if MASKED:
             keep = seen(m + columns, key, at, prefix, opts)
-        p = weights(scores, None if ADDED else log, factor, m + columns, key, keep, at, opts, MASKED)
+        p = weights(scores, log, factor, m + columns, key, keep, at, opts, MASKED)
         # The tensor cores multiply while scores' gradients are computed.
         if dv is not None:
             dv = tl.dot(dropped(p, m + columns, key, at, opts.mods).to(grad.dtype), grad, dv)
@@ -163,12 +179,12 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, start, stop, l
                 delta = stats.load([head, 1, low + m]).reshape([1, BM])
                 ds = score_gradient(p, weight_grad, delta, scores, factor, m + columns, key, at, opts).to(k.dtype)
             if sums is not None:
-                dq = tl.dot(ds.T, k)
+                dq = tl.dot(last.T, k)
             dk = tl.dot(ds, q, dk)                   # under which sums go out
             if sums is not None:
-                held = as_held(dq, BM, D)
-                sums.atomic_add([((low + m) // BM * at.heads + head) * held.shape[0], 0], held)
-    return dk, dv
+                add_held(sums, dq, block, BM, D)
+                last, block = ds, (low + m) // BM * at.heads + head
+    return dk, dv, last, block
 
 
 @tilejit.kernel
@@ -186,9 +202,9 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc,
                opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
                D: tl.constexpr, DV: tl.constexpr, ADDED: tl.constexpr = False):
     """Gradients of BN keys and values of one head (dk_desc or dv_desc is None: of the others only); those of queries,
-    without their scale, are added to `sums` if it is given (fp32, [rows / BM, heads] blocks of `as_held`). stats:
-    blocks [1, 1, BM] of what `row_kernel` makes. SPLIT: 0 every block is masked; 1 the last ones are not; 2 those in
-    the middle are not. Programs (blocks of keys, kv heads, batches)."""
+    without their scale, are added to `sums` if it is given (fp32, [rows / BM, heads] blocks as `add_held` orders them).
+    stats: what `row_kernel` makes, in blocks of BM rows. SPLIT: 0 every block is masked; 1 the last ones are not; 2
+    those in the middle are not. Programs (blocks of keys, kv heads, batches)."""
     n = tl.program_id(0) * BN
     kv_head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, kv_head * GROUP, heads, queries, keys, opts.sequences)
@@ -210,19 +226,27 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc,
     whole = tl.where(n + BN <= at.keys, tl.maximum(begin, tl.minimum(tl.cdiv(whole, BM) * BM, end)), end)
     part = tl.maximum(whole, tl.minimum(part // BM * BM, end))
     low = padded_row(at, queries, opts.sequences, BM)
+    last, block = None, None
+    if sums is not None:                             # the first block gets zeros
+        last = tl.zeros([BN, BM], k.dtype)
+        block = (low + tl.minimum(begin, tl.maximum(at.queries - 1, 0) // BM * BM)) // BM * heads + kv_head * GROUP
     for g in tl.range(0, GROUP):
         head = kv_head * GROUP + g
         at = place(batch, head, heads, queries, keys, opts.sequences)
         if TAIL:
-            dk, dv = queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, begin, whole if SPLIT else end, low,
-                                     factor, key, prefix, head, at, opts, ADDED, BM, D, DV, True)
+            dk, dv, last, block = queries_of_keys(
+                q_desc, grad_desc, stats, sums, k, v, dk, dv, last, block, begin, whole if SPLIT else end, low, factor,
+                key, prefix, head, at, opts, ADDED, BM, D, DV, True)
         if SPLIT:
-            dk, dv = queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, whole if TAIL else begin,
-                                     part if SPLIT == 2 else end, low, factor, key, prefix, head, at, opts, ADDED, BM,
-                                     D, DV, False)
+            dk, dv, last, block = queries_of_keys(
+                q_desc, grad_desc, stats, sums, k, v, dk, dv, last, block, whole if TAIL else begin,
+                part if SPLIT == 2 else end, low, factor, key, prefix, head, at, opts, ADDED, BM, D, DV, False)
         if SPLIT == 2:
-            dk, dv = queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, part, end, low, factor, key, prefix,
-                                     head, at, opts, ADDED, BM, D, DV, True)
+            dk, dv, last, block = queries_of_keys(
+                q_desc, grad_desc, stats, sums, k, v, dk, dv, last, block, part, end, low, factor, key, prefix, head,
+                at, opts, ADDED, BM, D, DV, True)
+    if sums is not None:
+        add_held(sums, tl.dot(last.T, k), block, BM, D)
     if dk_desc is not None:
         give_keys(dk_desc, dk * scale, n, kv_head, at, opts)
     if dv_desc is not None:
@@ -299,8 +323,8 @@ def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, key
 @tilejit.kernel
 def sum_kernel(sums, dq, queries, keys, scale, heads, batch_stride, row_stride, head_stride, sequences, d,
                BM: tl.constexpr, D: tl.constexpr):
-    """sums [padded rows / BM, heads] of blocks of `as_held`, times the scale, as gradients of queries. Programs (blocks
-    of BM queries, heads, batches)."""
+    """sums [padded rows / BM, heads] of blocks that `add_held` adds to, times the scale, as gradients of queries.
+    Programs (blocks of BM queries, heads, batches)."""
     begin = tl.program_id(0) * BM
     head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, head, heads, queries, keys, sequences)
