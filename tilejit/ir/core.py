@@ -35,7 +35,7 @@ class Value:
 
     @property
     def maker(self) -> Op:
-        assert isinstance(self.op, Op), self
+        assert type(self.op) is Op, self
         return self.op
 
     @property
@@ -49,18 +49,18 @@ class Value:
 
     @property
     def tile(self) -> Tile:
-        assert isinstance(self.type, Tile), self
+        assert type(self.type) is Tile, self
         return self.type
 
     @property
     def layout(self) -> LinearLayout:
-        assert isinstance(self.type, Tile) and self.type.layout is not None, self
+        assert type(self.type) is Tile and self.type.layout is not None, self
         return self.type.layout
 
     @property
     def dtype(self) -> DType:
         elem = elem_of(self.type)
-        assert isinstance(elem, DType), self
+        assert type(elem) is DType, self
         return elem
 
     @property
@@ -452,4 +452,4 @@ def made_in(v: Value, block: Block) -> bool:
 
 
 def const_of(v: Value) -> Any:
-    return v.op.attrs["value"] if isinstance(v.op, Op) and v.op.name == "const" else None
+    return v.op.attrs["value"] if type(v.op) is Op and v.op.name == "const" else None

@@ -24,7 +24,7 @@ def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
             if r.ops and "terminator" in r.terminator.define.traits:
                 values += r.terminator.operands
         for v in values:
-            maker: Any = v.owner
+            maker: Any = v.op.parent if type(v.op) is Block else v.op
             makers += [maker]
             if maker is not None and maker.define.carries:
                 found = edge_of(v)

@@ -142,9 +142,12 @@ def _op(op: Op, scope: set[Value]) -> None:
     if not right:
         raise _Broken(op, f"the type rule gives {_list(inferred)}, the results have {_list(_types(op.results))}")
     if "elementwise" in define.traits:
-        layouts = [v.type.layout for v in (*op.operands, *op.results) if type(v.type) is Tile]
-        if layouts and layouts.count(layouts[0]) < len(layouts):
-            raise _Broken(op, f"the tiles of an elementwise op have {len(set(layouts))} layouts")
+        tile: Tile | None = None
+        for v in (*op.operands, *op.results):
+            if type(v.type) is Tile:
+                tile = tile or v.type
+                if v.type.layout is not tile.layout and v.type.layout != tile.layout:
+                    raise _Broken(op, f"the tiles of an elementwise op have layouts {tile.layout} and {v.type.layout}")
 
 
 def _terminated(op: Op, region: Block, *names: str) -> Op:

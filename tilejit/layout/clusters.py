@@ -1,6 +1,8 @@
 """Layouts of tiles over the CTAs of a cluster: the last warp bits are the CTA's index."""
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tilejit.layout.linear import Basis, LinearLayout
 
 
@@ -63,6 +65,7 @@ def strip_size(layout: LinearLayout, ctas: int) -> int | None:
     return size if size and bases == strips_of(layout.shape[0], size, ctas) else None
 
 
+@lru_cache(maxsize=1024)
 def own_strips(layout: LinearLayout, ctas: int) -> LinearLayout:
     size = strip_size(layout, ctas)
     assert size is not None

@@ -142,7 +142,7 @@ class Emitter:
         return r
 
     def set(self, v: Value, regs: list[str] | str) -> None:
-        self.values[v] = [regs] if isinstance(regs, str) else regs
+        self.values[v] = [regs] if type(regs) is str else regs  # type: ignore[assignment]
 
     def fresh(self, t: Type) -> list[str]:
         return self.p.regs(reg_class(held(t)), self.count(t))
@@ -300,7 +300,7 @@ class Emitter:
         from tilejit.ptx import runs
 
         around, outer = self.role.known, [*self.indices]
-        have = {op.result: self.values[op.result] for op in outer if op.result in self.values}
+        have = {v: self.values[v] for op in outer for v in op.results if v in self.values}
         if around.mark is None:
             self.role.known = around.copy()
         for op in block.ops:
@@ -318,7 +318,7 @@ class Emitter:
             runs.finish(self)
         self.role.known, self.indices = around, outer
         for op in outer:
-            self.values.pop(op.result, None)
+            self.values.pop(op.results[0], None)
         self.values.update(have)
 
     def at(self, op: Op) -> None:

@@ -68,7 +68,7 @@ def finish(e: Emitter, op: Op | None = None) -> None:
     """Emit what the run computes for ops outside of it; all but what the store that follows asks for by pieces."""
     stored = op.operands[1] if op is not None and "pieces" in op.define.traits else None
     inside = set(e.run.values())
-    needed = [v for v in e.run if any(user not in inside for user, _ in e.uses.get(v, ()))
+    needed = [v for v in e.run if not inside.issuperset([user for user, _ in e.uses.get(v, ())])
               and not (v is stored and _sunk(v))]
     for v in [v for v in needed if "permutes" in e.run[v].define.traits]:       # its store comes later than others ask
         e.set(v, parts(e, v)(range(v.layout.num_registers)))

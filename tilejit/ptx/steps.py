@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from tilejit.ir.core import Edge, Op, Value
-from tilejit.ir.types import DType, Pending, Ptr, Tile, elem_of
+from tilejit.ir.types import DType, Pending, Ptr, Tile, elem_of, int64, uint64
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.places import renamed, repeated, source_layout
 
@@ -58,9 +58,9 @@ class Steps:
         return roots != list(range(len(roots)))
 
     def by_roots(self, op: Op) -> bool:
-        t = elem_of(op.result.type)
-        return (op.name == "ptr_add" or op.name == "mul" and isinstance(t, DType) and t.is_int() and t.bits == 64) \
-            and self.spread(op.result)
+        if op.name != "ptr_add" and (op.name != "mul" or elem_of(op.result.type) not in (int64, uint64)):
+            return False
+        return self.spread(op.result)
 
     def carried(self, ways: Sequence[Edge]) -> list[Edge]:
         together = [w for w in ways if w.init is not None and _counts(w.result) and self.spread(w.init)]

@@ -159,8 +159,7 @@ def allocate(fn: Function, allocator: Allocator | None = None) -> Function:
                       offset=at, bytes=size) for at, size, name, used in table]
     saved = sum(size for _, size, _, _ in table) - end
     if shared and saved > 0:
-        report.append(Record("reuse", f"shared memory: {end} bytes, {saved} saved by reuse", bytes=end,
-                             saved=saved))
+        report.append(Record("reuse", f"shared memory: {end} bytes, {saved} saved by reuse", bytes=end, saved=saved))
     report += said
     return fn
 

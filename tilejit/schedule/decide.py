@@ -157,11 +157,10 @@ def _let_produce(fn: Function, rings: list[Ring], threads: bool) -> str:
 
 def _say_roles(fn: Function, threads: bool) -> None:
     groups, producers, warps = fn.attrs["groups"], fn.attrs["producers"], fn.attrs["num_warps"]
-    loop = next((op for op in listed(fn.body) if "dealt" in op.attrs), None)
-    where = "" if loop is None else loop.place
-    consumers = f"{warps // 4} consumer warpgroups" if loop is None else \
-        f"{groups} consumer groups of {warps} warps, which take the iterations of the loop at {where} by turns " \
-        "(ping-pong)"
+    where = next((op.place for op in listed(fn.body) if "dealt" in op.attrs), "")
+    turns = f"take the iterations of the loop at {where} by turns (ping-pong)"
+    consumers = f"{groups} consumer groups of {warps} warps, which {turns}" if groups > 1 else \
+        f"{warps // 4} consumer warpgroups"
     fn.say("specialised", f"specialised: {f'{producers} producer warps' if threads else 'producer warp'} + {consumers}",
            where, producers=producers, groups=groups, warps=warps)
 

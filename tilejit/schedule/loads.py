@@ -114,20 +114,17 @@ def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
 def slice_problem(fn: Function, needed: set[Value], what: str, tiles: bool = False) -> str:
     """Why a role that may hold `tiles`, or not, cannot compute these values, which decide `what`; empty if it can."""
     for v in needed:
-        if isinstance(v.op, Op) and v.op.define.effects & {"read", "write"} and not _both_may_read(v.op, fn, tiles):
-            line = f" ({v.op.loc.short()})" if v.op.loc else ""
-            return f"{what} depends on {v.op.name}{line}"
+        op = v.op
+        if isinstance(op, Op) and op.define.effects & {"read", "write"}:
+            # Two roles may each load a number (or a tile) from what the kernel does not write.
+            able = op.name == "load" and (tiles or not isinstance(v.type, Tile))
+            source = argument_of(op.operands[0]) if able else None
+            if source is None or any(argument_of(x.operands[0]) is source for x in listed(fn.body)
+                                     if "write" in x.define.effects and x.operands):
+                return f"{what} depends on {op.name}" + (f" ({op.loc.short()})" if op.loc else "")
         if isinstance(v.type, Tile) and not tiles:
             return f"{what} depends on a tile"
     return ""
-
-
-def _both_may_read(op: Op, fn: Function, tiles: bool) -> bool:
-    """Whether two roles may each do a load: of a number (or of a tile), from what the kernel does not write."""
-    source = argument_of(op.operands[0])
-    return (op.name == "load" and (tiles or not isinstance(op.result.type, Tile)) and source is not None
-            and not any(argument_of(x.operands[0]) is source for x in listed(fn.body)
-                        if "write" in x.define.effects and x.operands))
 
 
 def written_by(desc: Value) -> set[Op]:

@@ -54,7 +54,10 @@ def _meet(block: Block, fence: bool) -> None:
 
 def operand(dot: Op, index: int, value: Value, b: Builder, c: Context) -> Value:
     """The view of an operand of wgmma; where it may be kept, it is written before the loops that do not change it."""
-    block = _before_loops(value, b.block) if c.fn.attrs.get("keep_operands", True) else b.block
+    block, changing = b.block, [value.owner, *enclosing(value.owner)] if value.owner is not None else []
+    while c.fn.attrs.get("keep_operands", True) and (loop := block.parent) is not None and \
+            "loop" in loop.define.traits and loop not in changing:
+        block = loop.block
     key = value, block, "ab"[index]
     if key not in c.staged:
         name = f"{dot.result.name or 'dot'}_{'ab'[index]}"
@@ -66,11 +69,3 @@ def operand(dot: Op, index: int, value: Value, b: Builder, c: Context) -> Value:
             c.fn.say("operand_kept", f"{name} at {dot.place} is written once, before the loop", name)
     c.through.setdefault(dot, []).append(c.staged[key].maker.operands[0])
     return c.staged[key]
-
-
-def _before_loops(v: Value, block: Block) -> Block:
-    """The outermost block that only loops which do not change a value lie between."""
-    changing = [v.owner, *enclosing(v.owner)] if v.owner is not None else []
-    while (loop := block.parent) is not None and "loop" in loop.define.traits and loop not in changing:
-        block = loop.block
-    return block

@@ -119,8 +119,7 @@ def _store_role(fn: Function, source: Block, ops: list[Op], stores: list[Op]) ->
 def _slice(source: Block, wanted: Mapping[Op, Sequence[Value]]) -> Block:
     """A copy of a block with some ops, what these operands of theirs need, and the control flow around them."""
     needed = backward_slice(wanted)
-    around = {op: any(x in wanted for x in whole(op)[1:])
-              for op in listed(source) if op.define.carries}
+    around = {op: any(x in wanted for x in whole(op)[1:]) for op in listed(source) if op.define.carries}
 
     def keep(op: Op) -> bool:
         owner = op.parent.parent if op.parent else None

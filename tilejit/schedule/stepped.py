@@ -72,8 +72,8 @@ class _Loop:
         op = v.op
         if v.owner not in self.inner and op is not self.body:
             return "stays"
-        if not isinstance(op, Op) or not op.define.pure or op.regions or len(op.results) != 1 or op not in self.ops or \
-                not isinstance(v.type, (Tile, DType, Ptr)):
+        if type(op) is not Op or not op.define.pure or op.regions or op.results != [v] or op not in self.ops or \
+                type(v.type) not in (Tile, DType, Ptr):
             return ""
         kinds = [self.kind(x) for x in op.operands]
         if "" in kinds:
@@ -81,20 +81,17 @@ class _Loop:
         if "moves" not in kinds:
             return "stays" if "cheap" in op.define.traits or op.name == "const" else ""
         return "moves" if _linear(op, kinds) else ""
+
     def rewrite(self) -> bool:
         """Whether something is carried now."""
-        table = uses(self.body)
-        found = [v for op in self.ops for v in op.results if self.kind(v) == "moves"]
-        found = [v for v in found if self._ends(v, table) and self.cost(v) >= LEAST]
-        found = sorted(found, key=self.cost, reverse=True)[:MOST]
+        moves = [v for op in self.ops for v in op.results if self.kind(v) == "moves" and _wide(v)
+                 and (not isinstance(v.type, Tile) or isinstance(v.type.elem, Ptr))]
+        table = uses(self.body) if moves else {}
+        ends = [v for v in moves
+                if any([self.known.get(r) for r in op.results] != ["moves"] for op, _ in table.get(v, ()))]
+        found = sorted((v for v in ends if self.cost(v) >= LEAST), key=self.cost, reverse=True)[:MOST]
         replace(self.body, {v: self._carry(v) for v in found})
         return bool(found)
-
-    def _ends(self, v: Value, table: dict[Value, list[tuple[Op, int]]]) -> bool:
-        """Whether something else than what moves too is computed from it, and it is an address or a number."""
-        if not _wide(v) or isinstance(v.type, Tile) and not isinstance(elem_of(v.type), Ptr):
-            return False
-        return any(len(op.results) != 1 or self.known.get(op.result) != "moves" for op, _ in table.get(v, ()))
 
     def chain(self, v: Value) -> list[Op]:
         """The ops of the loop that make a value, in order."""

@@ -41,7 +41,7 @@ class Row:
 
     def wide(self, v: Value) -> bool:
         """Whether a value is a tile like the row, element for element."""
-        return isinstance(v.type, Tile) and v.type.shape == self.shape and v.type.layout == self.layout
+        return type(v.type) is Tile and v.type.shape == self.shape and v.type.layout == self.layout
 
 
 class Strip:

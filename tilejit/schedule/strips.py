@@ -12,7 +12,7 @@ Sums of a thread's elements are by position in the strip, strip after strip.
 """
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, Op, Value, blocks, clone_op, listed, reached, whole
+from tilejit.ir import Block, Builder, Function, Op, Value, blocks, clone_op, listed, needed, reached, whole
 from tilejit.ir.folds import joined
 from tilejit.ir.types import elem_of, int32
 from tilejit.schedule.row_end import times
@@ -102,11 +102,12 @@ class _Passes:
         inside, rest = ops[self.stretch.begin:self.stretch.end], ops[self.stretch.end:]
         self.stretch.block.ops = ops[:self.stretch.begin]
         b = Builder(self.stretch.block)
+        within = set(inside)
         waiting: list[Op] = []               # sinks of the next pass, and the slots that are given back behind it
         given: list[Op] = []
         for op in inside:
             if self.stretch.is_sink(op):
-                behind = {v.op for v in reached(op.operands, lambda v: v.op.operands if isinstance(v.op, Op) else ())}
+                behind = needed([op], within)
                 if not behind.isdisjoint(waiting):
                     self.one_pass(waiting, b)
                     waiting = []
