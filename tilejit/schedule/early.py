@@ -20,8 +20,7 @@ def issue_early(fn: Function) -> Function:
     """Move loads of vectors, with what they need and conversions of what they give, before the `dot_wait` they follow.
 
     They pass arrivals at barriers and TMA stores to other arguments; as many as there are registers for."""
-    threads = fn.attrs["num_threads"]
-    for block, registers in _blocks(fn.body, min(MOST, 65536 // threads)):
+    for block, registers in _blocks(fn.body, min(MOST, 65536 // fn.attrs["num_threads"])):
         for wait in [op for op in block.ops if op.name == "dot_wait"]:
             loads = _advance(block, wait, room(registers, "epilogue") - sum(map(_registers, wait.results)))
             for op in loads:

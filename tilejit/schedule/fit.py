@@ -10,7 +10,7 @@ from typing import Any
 from tilejit.ir import Function, listed
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
-from tilejit.schedule.allocate import WAIT, Allocator, allocate, fits
+from tilejit.schedule.allocate import ENOUGH_SLOTS, WAIT, Allocator, allocate, fits
 from tilejit.schedule.asyncify import asyncify
 from tilejit.schedule.cluster_barrier import meet
 from tilejit.schedule.decide import decide
@@ -29,12 +29,8 @@ from tilejit.schedule.strips import strip_rows
 
 #: Slots of a ring where the author leaves the depth open: at most, and where no role of its own fills the ring.
 MOST_SLOTS, INLINE_SLOTS = 8, 3
-#: Slots of a ring below which one more is worth a store's second staging tile (products on an H200: 0 to 4% faster).
-ENOUGH_SLOTS = 4
-
 #: Warps whose threads have the most registers that a multiprocessor has room for.
 FULL_WARPS = 8
-
 #: What a candidate goes through.
 PASSES: dict[str, Callable[[Function], Function]] = {
     "planned": decide, "asyncify": asyncify, "stores": stage_stores, "cluster": meet, "prefetch": prefetch,
@@ -43,8 +39,6 @@ PASSES: dict[str, Callable[[Function], Function]] = {
 
 #: Sees what a pass made, by the pass's name, and gives what to go on with.
 See = Callable[[str, Function], Function]
-
-
 #: What the text says of a ring (`decide.py`), by the ring's name.
 Rings = dict[str, dict[str, Any]]
 

@@ -16,10 +16,9 @@ from tilejit.ir.target import target_of
 
 def await_launch(fn: Function) -> Function:
     """Decide when the kernel may begin, and put in the waits, in place; returns the function."""
-    begins_early, why = dependent(fn)
-    fn.attrs["dependent_launch"] = begins_early
+    fn.attrs["dependent_launch"], why = dependent(fn)
     fn.say("dependent_launch", why)
-    if begins_early:
+    if fn.attrs["dependent_launch"]:
         _place(fn.body)
     return fn
 

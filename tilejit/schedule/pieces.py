@@ -20,8 +20,6 @@ from tilejit.schedule.loads import shared_operand
 
 #: Pieces of K: two sets of registers, one being written while tensor cores read the other.
 PIECES = 2
-#: Bytes of K that one wgmma consumes.
-_K_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def find_pieces(dot: Op, table: dict[Value, list[tuple[Op, int]]]) -> Pieces | N
     None also where a piece's registers would only be other names of registers written before: those may still be read
     by the piece's product of the iteration before."""
     v = dot.operands[0]
-    if "begin" in dot.attrs or not from_registers(dot) or v.tile.shape[1] * v.dtype.bytes < _K_BYTES * PIECES:
+    if "begin" in dot.attrs or not from_registers(dot) or v.tile.shape[1] * v.dtype.bytes < 32 * PIECES:
         return None
     axes, chosen = {v: 1}, {dot}
     ops: list[Op] = []

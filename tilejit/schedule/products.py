@@ -124,10 +124,8 @@ def _goes_on(dot: Op, c: Context) -> bool:
 
 
 def _wait(dot: Op, product: Value, b: Builder, c: Context) -> None:
-    """The sums of a product: the wait sinks to where they are needed (`sink_waits`)."""
-    tile = b.op("dot_wait", product).result
+    c.renamed[dot.result] = tile = b.op("dot_wait", product).result         # it sinks to where the sums are needed
     tile.name = dot.result.name
-    c.renamed[dot.result] = tile
 
 
 def _write_pieces(op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder, c: Context) -> None:

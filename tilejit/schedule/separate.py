@@ -107,8 +107,3 @@ def _hand_over(live: Liveness, gate: Op, block: Block, wraps: bool, group: list[
     frame = live.frames[1]
     first = Builder(frame, 0, frame.ops[0].loc).const(int(wraps), int32)
     thread(frame, [first], {gate: wait}, ["room_parity"])
-
-
-def reserved(live: Liveness) -> int:
-    """Bytes of the mbarriers that separations between roles may add: at most two a ring."""
-    return 16 * len(live.rings()) if live.roles else 0

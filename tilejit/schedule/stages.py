@@ -5,7 +5,7 @@ user comes after (stage, cycle) of the maker.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilejit.errors import VerificationError
 from tilejit.ir import Block, Function, Op, Value, clone_op, read, replace, uses
@@ -25,8 +25,7 @@ def places_problem(body: Block) -> str:
     return "values change places from iteration to iteration" if swaps else ""
 
 
-@dataclass(frozen=True)
-class Time:
+class Time(NamedTuple):
     """When an op runs: the trip, counted from its iteration's, and the place within the trip."""
 
     stage: int
