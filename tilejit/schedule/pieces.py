@@ -18,7 +18,7 @@ from tilejit.layout.convert import Registers
 from tilejit.layout.named import wgmma_a_operand
 from tilejit.schedule.loads import shared_operand
 
-#: Pieces of K: two sets of registers, one being written while tensor cores read the other.
+#: Pieces of K (each of 32 bytes at least, what a wgmma takes): one is written while tensor cores read the other.
 PIECES = 2
 
 
