@@ -2,27 +2,32 @@
 from __future__ import annotations
 
 from tilejit.ir.core import Block, Op, Value, const_of
-from tilejit.ir.types import DType, elem_of, int1
+from tilejit.ir.types import DType, elem_of
 
 
-def bounds(v: Value, depth: int = 10) -> tuple[int, int]:
+def bounds(v: Value, depth: int = 10, known: dict[tuple[Value, int], tuple[int, int]] | None = None) -> tuple[int, int]:
     """The least and the greatest that any element of an integer value can be; sums and products that may wrap can be
-    anything of their type."""
+    anything of their type. `known`: the same of values, to a depth, that are met again."""
+    known = {} if known is None else known
+    if (v, depth) in known:
+        return known[v, depth]
     e = elem_of(v.type)
-    assert isinstance(e, DType)
+    assert type(e) is DType
     lo, hi = (0, 1) if e.kind == "bool" else (-(1 << e.bits - 1), (1 << e.bits - 1) - 1) if e.is_signed \
         else (0, (1 << e.bits) - 1)
-    if depth == 0:
-        return lo, hi
-    least, greatest = _range_of(v.op, depth - 1, (lo, hi)) if isinstance(v.op, Op) else _of_counter(v, depth, (lo, hi))
-    return (least, greatest) if lo <= least and greatest <= hi else (lo, hi)
+    found = lo, hi
+    if depth:
+        found = _range_of(v.op, depth - 1, found, known) if isinstance(v.op, Op) else _of_counter(v, depth, found)
+    known[v, depth] = found if lo <= found[0] and found[1] <= hi else (lo, hi)
+    return known[v, depth]
 
 
-def _range_of(op: Op, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
+def _range_of(op: Op, depth: int, whole: tuple[int, int], known: dict[tuple[Value, int], tuple[int, int]],
+              ) -> tuple[int, int]:
     """What an op gives if nothing wraps; `whole`: what is known of any value of its type."""
     def of(at: int) -> tuple[int, int]:
         t = elem_of(op.operands[at].type)
-        return bounds(op.operands[at], depth) if isinstance(t, DType) and (t.is_int() or t == int1) else whole
+        return bounds(op.operands[at], depth, known) if type(t) is DType and t.kind != "float" else whole
 
     name, hi = op.name, whole[1]
     if name == "const":

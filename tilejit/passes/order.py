@@ -17,7 +17,7 @@ another block in every iteration. A kernel with such a barrier has no producer, 
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,17 +130,24 @@ def _overtakes(pending: list[Op], load: Op) -> bool:
         return False
     stores = [x for x in pending if "write" in x.define.effects and (_is_copy(x) or _is_copy(load))
               and not all("read" in op.define.effects and "write" in op.define.effects for op in (x, load))]
-    return any(not _bases(x).isdisjoint(_bases(load)) and not _moves_on(x, load) for x in stores)
+    mine = _bases(load) if stores else set()
+    return any(not _bases(x).isdisjoint(mine) and not _moves_on(x, load) for x in stores)
 
 
 def _bases(op: Op) -> set[Value]:
-    def sources(v: Value) -> list[Value]:
+    found: set[Value] = set()
+
+    def sources(v: Value) -> Sequence[Value]:
         edge = edge_of(v)
         if edge is not None:
-            return list(edge[1].sources)
-        return v.op.operands[:1] if isinstance(v.op, Op) and "same_memory" in v.op.define.traits else []
+            return edge[1].sources
+        if isinstance(v.op, Op) and "same_memory" in v.op.define.traits:
+            return v.op.operands[:1]
+        found.add(v)
+        return ()
 
-    return {v for v in reached(op.operands[:1], sources) if not sources(v)}
+    reached(op.operands[:1], sources)
+    return found
 
 
 def _moves_on(store: Op, load: Op) -> bool:
