@@ -50,7 +50,7 @@ def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, mul
     p = replace(call.problem, batches=batches)
     t = tiles or choose(p, call.chip, split=1, tiles=_BOTH).way
     blocks = tilejit.cdiv(p.k, t.step(p.size))
-    group = FEW_ROWS if (m + n) * p.k_bytes <= IN_L2 else t.group(t.computed(m, n)[0], blocks)
+    group = FEW_ROWS if (m + n) * p.k_bytes <= IN_L2 else t.group(*t.computed(m, n), blocks)
     # Programs of one CTA take longer if the launch begins while the one before it ends: they get multiprocessors in any
     # order; and a tile that another group's products hide is best staged whole.
     multiply(work, call._replace(a=ma, b=mb, problem=p), t, walk=whole(group, batches),

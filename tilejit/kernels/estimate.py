@@ -1,9 +1,9 @@
 """How long a way to compute a product takes: one estimate for all of them, from quantities that mean something.
 
 A program's blocks of K take as long as their products, their bytes (of one multiprocessor, and of L2 for all), or a
-share of a load's latency; what happens at once hides each other in part, so these are added with an exponent. Stores
-follow, which other tiles' products hide where tiles are taken in turn. Then there are launches, what memory brings
-beyond what L2 keeps, and what handing over parts costs. The numbers are the chip's (`chip.py`).
+share of a load's latency; what happens at once hides each other in part, so these are added with an exponent, and so is
+what memory brings beyond what L2 keeps. Stores follow, which other tiles' products hide where tiles are taken in turn.
+Then there are launches, and what handing over parts costs. The numbers are the chip's (`chip.py`).
 """
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import SHARED, Way
 
 LINE, SECTOR = 128, 32
-#: Share of busy multiprocessors from which on launches overlap without harm to memory's share of each.
-BUSY = 0.9
+#: Share of busy multiprocessors from which on launches overlap without harm to memory's share of each, and nanoseconds
+#: of memory up to which they do anyway.
+BUSY, PATIENCE = 0.9, 8900.0
 #: What hangs over the end of a group of rows, which may be anywhere, of a tile, on average.
 HUNG = 0.5
 _Array = Any
@@ -84,7 +85,8 @@ def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
     exchanged = f["area"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
     return dict(
         once=np.ones(len(table.ways)), room=np.maximum(room, 1.0),
-        products=products ** e, waited=(chip.latency / f["slots"] + chip.block) ** e,
+        products=products ** e,
+        waited=(chip.latency / f["slots"] + chip.block + np.where(f["ctas"] > f["k_ctas"], chip.pair, 0.0)) ** e,
         load=f["k_bytes"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
         meet=np.where(split, chip.meet + exchanged, 0.0), meeting=8 * f["area"] / chip.multiprocessors / chip.part,
         # Sums of the transpose's parts are written, and read before, sector by sector.
@@ -126,8 +128,7 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
     # Memory, beyond what L2 keeps; softly where it just begins.
     excess = (p.batches * (p.m + p.n * p.share) * p.k_bytes - chip.resident) / 5e6
     memory = 5e6 * np.logaddexp(0.0, excess) / (chip.memory * chip.multiprocessors)
-    busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
-    time = time + memory + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
+    time = (time ** chip.behind + memory ** chip.behind) ** (1 / chip.behind)
 
     if not p.stores:
         moved = p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
@@ -183,14 +184,17 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
     elif narrow_a > 1:
         across, down = across * narrow_a, down * narrow_a
     alone = alone + (np.maximum(across, down) * chip.line) ** chip.hiding
-    return alone, (np.minimum(f["m"], high) * first + np.minimum(f["n"], wide) * second) * r["l2"]
+    # Beyond a group's end are other rows, and threads read nothing where TMA fills in.
+    outside = 0.0 if p.grouped or any(p.units) else chip.outside
+    rows, columns = (x + outside * (tile - x) for x, tile in ((high, f["m"]), (wide, f["n"])))
+    return alone, (rows * first + columns * second) * r["l2"]
 
 
 def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> Any:
     """Nanoseconds of a block's instructions beside its products: sums are promoted, or weights widened, for which a
     warpgroup alone waits most of the time."""
     if p.step == "promote":
-        return np.where(f["coming"], chip.promote, chip.block + f["results"] / chip.promoted)
+        return np.where(f["coming"], chip.promote, chip.waiting + f["results"] / chip.promoted)
     weights = f["first"] * f["k_bytes"] / p.size
     return weights * np.maximum(1 / chip.widened, 1 / (chip.widens * f["warpgroups"] * sharing))
 
@@ -200,4 +204,4 @@ def overlapping(problem: Problem, way: Way, programs: int, chip: Chip) -> bool:
     free first: slower where many are idle and memory takes the time."""
     excess = problem.batches * (problem.m + problem.n) * problem.k_bytes - chip.resident
     memory = max(0.0, excess) / (chip.memory * chip.multiprocessors)
-    return programs * way.ctas >= BUSY * chip.multiprocessors or chip.idle * memory < chip.overlap
+    return programs * way.ctas >= BUSY * chip.multiprocessors or memory < PATIENCE

@@ -179,8 +179,9 @@ def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None
     of_b = (loads.pair_rows, (_interleaved(mb, columns, bk, side), tl.constexpr(side))) if gated else None
     end = end._replace(out=mc.descriptor(t.m, columns if gated else min(columns, 128)),
                        z=mz and mz.descriptor(t.m, min(columns, 64 if gated else 128)))
-    multiply(work, Call(ma, mb, mc, End(), problem, chip), t, walk=whole(t.group(m, tilejit.cdiv(problem.k, bk))),
-             b=of_b, step=(steps.accumulate, steps.SUMS if ma.dtype.is_float else (tl.int32, tl.constexpr(0))),
+    multiply(work, Call(ma, mb, mc, End(), problem, chip), t, b=of_b,
+             walk=whole(t.group(m, problem.n, tilejit.cdiv(problem.k, bk))),
+             step=(steps.accumulate, steps.SUMS if ma.dtype.is_float else (tl.int32, tl.constexpr(0))),
              stored=(epilogues.gated if gated else epilogues.fused, end),
              num_stages=STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None])
     return work

@@ -116,7 +116,7 @@ def add(work: Work, call: Call, t: Way, into: bool = False) -> None:
     """Add the launches of a way. into: the product is added to what the result holds."""
     a, b, c, end, p, chip = call
     (high, wide), bk, programs = t.computed(t.m, t.n), t.step(p.size), t.launched(p.m, p.n, chip.multiprocessors)
-    group = GROUP if t.stream or t.k_ctas > 1 else t.group(t.computed(p.m, p.n)[0], tilejit.cdiv(p.k, bk))
+    group = GROUP if t.stream or t.k_ctas > 1 else t.group(*t.computed(p.m, p.n), tilejit.cdiv(p.k, bk))
     options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=overlapping(p, t, programs, chip))
     walk, stored, left, evict = whole(group), None, 0, ""
     if into or t.stream and not t.parts:

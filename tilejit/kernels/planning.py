@@ -79,17 +79,18 @@ class Plan(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _there(tiles: Table, hopper: bool, a_rows: bool, b_rows: bool, ended: int | None,
+def _there(tiles: Table, hopper: bool, a_rows: bool, b_rows: bool, stores: bool, ended: int | None,
            ended_swapped: int | None, scaled: bool) -> Table:
     """Those of the tiles that there are for operands of these orders. Second operands that lie side by side are read in
-    strips of 32 columns at least. ended, ended_swapped: bytes of results with a bias or an activation (None: without
-    those), which find registers beside the sums."""
+    strips of 32 columns at least. stores: threads store results, which CTAs side by side scatter. ended, ended_swapped:
+    bytes of results with a bias or an activation (None: without those), which find registers beside the sums."""
     found = []
     for w in tiles.ways:
         beside, size = (not a_rows, ended_swapped) if w.swap else (b_rows, ended)
         fits = w.k_ctas == 1 or (w.depth(2) or 0) >= _LEAST_SLOTS
         simple = w.ctas == 1 and not w.n & w.n - 1 and w.k_bytes <= 128 and not w.swap
-        if fits and (hopper or simple) and (w.strip >= 32 or not beside) and (size is None or w.roomy(size, scaled)):
+        fits = fits and (hopper or simple) and not (stores and w.beside)
+        if fits and (w.strip >= 32 or not beside) and (size is None or w.roomy(size, scaled)):
             found.append(w)
     return Table(tuple(found))
 
@@ -114,7 +115,7 @@ def ways_of(problem: Problem, chip: Chip, tiles: Table = ALL) -> Table:
     ended = p.out_bytes if p.ended else None
     # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
     swapped = None if ended is None else 4 if p.scaled else 2
-    return _there(tiles, chip.hopper, p.a_rows, p.b_rows, ended, swapped, p.scaled)
+    return _there(tiles, chip.hopper, p.a_rows, p.b_rows, p.stores > 0, ended, swapped, p.scaled)
 
 
 def brief(problem: Problem, chip: Chip) -> bool:

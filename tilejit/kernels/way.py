@@ -15,7 +15,7 @@ _REGISTERS = 65536
 #: Blocks of K of a program at least: fewer cost more to hand over than to compute.
 LEAST_BLOCKS = 4
 _DEEPEST = 12
-#: Bytes of the first operand that stay in L2 while the second one passes.
+#: Bytes of an operand that stay in L2 while the other one passes.
 _WALKED = 17 * 2 ** 20
 
 
@@ -65,10 +65,14 @@ class Way:
     def launched(self, m: int, n: int, multiprocessors: int, batches: int = 1) -> int:
         return self.programs or min(self.room(multiprocessors), batches * self.tiles(m, n))
 
-    def group(self, rows: int, blocks: int) -> int:
-        """Rows of tiles that are walked together, of so many rows with so many blocks of K: their operands stay in L2.
-        Twice as many where K is short, or 4096 rows are all there are."""
+    def group(self, rows: int, columns: int, blocks: int) -> int:
+        """Rows of tiles that are walked together, of so many rows and columns (as tiles see them) with so many
+        blocks of K: their operands stay in L2. Twice as many where K is short, or 4096 rows are all there are.
+        Programs side by side should read the same of the larger operand: row after row where that is the first
+        one, and the second one stays in L2. (CTAs that divide columns share the first one anyway.)"""
         pitch = blocks * self.k_bytes
+        if rows >= columns and columns * pitch <= _WALKED // 2 and not self.columns:
+            return 1
         return cdiv(4096 if pitch <= 2048 or rows * pitch <= _WALKED else 2048, max(self.m, 128))
 
     def divided(self, m: int, n: int, parts: int) -> Way:
