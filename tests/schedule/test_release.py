@@ -25,9 +25,12 @@ def awaited(slot: str, *lines: str) -> list[str]:
     return [f"mbar_wait %full, {slot}, %0", *lines]
 
 
-def test_loads_into_registers_are_done_where_they_stand():
-    assert given(*awaited("%0", "%v = view %a, %0", "%r = local_load %v {type=bf16[64x64]} : bf16[64x64]", "%u = exp2 %r")) == \
-        ["local_load", "warp", "exp2"]
+def test_loads_into_registers_are_done_where_they_are_used():
+    """Behind the first use, by whatever name."""
+    load, again = "%r = local_load %v {type=bf16[64x64]} : bf16[64x64]", "%v = view %a, %0"
+    assert given(*awaited("%0", again, load, "%u = exp2 %r", "%w = exp2 %r")) == ["local_load", "exp2", "warp", "exp2"]
+    named = ["%t = trans %r {order=(1, 0)}", "%y = exp2 %z", "%u = exp2 %t"]
+    assert given(*awaited("%0", again, load, *named)) == ["local_load", "exp2", "exp2", "warp"]
 
 
 def test_a_piece_is_given_back_behind_its_product():

@@ -58,10 +58,11 @@ class Known:
     coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
     addresses: dict[tuple, str] = field(default_factory=dict)   # thread parts of shared addresses
     owners: dict[LinearLayout, str | None] = field(default_factory=dict)
+    zero: str = ""                   # 0, which ptxas does not know to be 0
     mark: int | None = None          # where in the lines more of them go; None: where they are used
 
     def copy(self) -> Known:
-        return Known(dict(self.coords), dict(self.addresses), dict(self.owners), self.mark)
+        return Known(dict(self.coords), dict(self.addresses), dict(self.owners), self.zero, self.mark)
 
 
 @dataclass
@@ -78,6 +79,8 @@ class Role:
     local_warp: str = ""             # warp index within the role in this CTA; `warp` counts those of CTAs before it
     group: str = "0"                 # which group of the role; the three above are within the group
     by_thread: bool = False          # places of elements are computed from `tid`, not from `lane` and `warp`
+    #: registers (class, name) that loads from slots have written in this block since the last arrival
+    reads: list[tuple[str, str]] = field(default_factory=list)
     known: Known = field(default_factory=lambda: Known())
 
     @property
@@ -299,7 +302,8 @@ class Emitter:
     def block(self, block: Block) -> None:
         from tilejit.ptx import runs
 
-        around, outer = self.role.known, [*self.indices]
+        around, outer, reads = self.role.known, [*self.indices], self.role.reads
+        self.role.reads = []
         have = {v: self.values[v] for op in outer for v in op.results if v in self.values}
         if around.mark is None:
             self.role.known = around.copy()
@@ -316,7 +320,7 @@ class Emitter:
                 self.anew()
         if self.run:
             runs.finish(self)
-        self.role.known, self.indices = around, outer
+        self.role.known, self.indices, self.role.reads = around, outer, reads
         for op in outer:
             self.values.pop(op.results[0], None)
         self.values.update(have)

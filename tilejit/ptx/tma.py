@@ -6,7 +6,8 @@ from math import prod
 
 from tilejit.errors import ClusterError
 from tilejit.ir import Op, Value
-from tilejit.ir.types import Buffer
+from tilejit.ir.scratch import element_bytes
+from tilejit.ir.types import Buffer, Tile
 from tilejit.layout.clusters import in_tile, own_strips, strip
 from tilejit.layout.shared import boxed, slot_offset, slot_rows, span_elements
 from tilejit.ptx.arith import literal
@@ -167,14 +168,39 @@ def _mbar_arrive(e: Emitter, op: Op) -> None:
     rest = p.new("b32", "and.b32", e.role.tid, unit)
     one = p.new("pred", "setp.eq.u32", rest, 0)
     pred = _pred(e, op, 2)
-    if pred:
-        one = p.new("pred", "and.pred", one, pred)
     if op.attrs["per"] == "warp":
         p("bar.warp.sync", -1)       # the other lanes' reads come before lane 0 tells
+        pred = _have_read(e, pred)
+    if pred:
+        one = p.new("pred", "and.pred", one, pred)
     if op.attrs["ctas"] > 1:
         _arrive_everywhere(e, op, rest, pred)
         return
     p("mbarrier.arrive.shared::cta.b64", "_", barrier_address(e, *op.operands[:2]), pred=one)
+
+
+def _have_read(e: Emitter, pred: str | None) -> str | None:
+    """A predicate that is `pred` (None: true), and that is known once what was loaded from slots is in registers.
+
+    Loads of threads wait in a queue that neither the arrival stands in nor the copy that it allows: while products read
+    shared memory they wait for so long that the copy overtook half of an `ld.shared.v2` (H100, attention's gradient:
+    lanes 16 to 31 had the next block's numbers). ptxas orders loads and arrival, but does not wait. So the arrival
+    depends on the registers, by their bits in a mask that has none."""
+    p, reads = e.p, e.role.reads
+    e.role.reads = []
+    if not reads:
+        return pred
+    bits = [p.new("b32", "mov.b32", r) if kind == "f32" else p.new("b32", "cvt.u32.u16", r) if kind == "b16" else
+            p.new("b32", "cvt.u32.u64", p.new("b64", "mov.b64", r)) if kind in ("b64", "f64") else r
+            for kind, r in reads]
+    some = bits[0]
+    for r in bits[1:]:
+        some = p.new("b32", "or.b32", some, r)
+    known = e.role.known
+    known.zero = known.zero or e.hoist(
+        lambda: p.new("b32", "shr.u32", p.new("b32", "mov.u32", "%lanemask_lt"), e.role.lane))
+    read = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", some, known.zero), 0)
+    return p.new("pred", "and.pred", read, pred) if pred else read
 
 
 def _arrive_everywhere(e: Emitter, op: Op, thread: str, pred: str | None) -> None:
@@ -298,7 +324,9 @@ def _local_load(e: Emitter, op: Op) -> None:
     layout = own_strips(whole, ctas) if ctas > 1 and e.rank else whole
     shift, size = e.shifts.get(view), buffer.elem.bytes
     if shift is None and len(op.operands) == 1 and layout is whole and not _apart(view):
-        e.set(op.result, load_tile(e, tile, buffer, e.views[view], op.attrs.get("at"), in_pairs(e, op.result)))
+        regs = load_tile(e, tile, buffer, e.views[view], op.attrs.get("at"), in_pairs(e, op.result))
+        e.set(op.result, regs)
+        _note_reads(e, tile, regs)
         return
     if shift is not None and ctas > 1 and view.maker.name != "strip":
         raise ClusterError("an unaligned row of a cluster is read in strips only", op.loc)
@@ -324,6 +352,15 @@ def _local_load(e: Emitter, op: Op) -> None:
             inside = e.p.new("pred", "setp.lt.s32", e.p.new("b32", "add.s32", here, i), e.scalar(op.operands[1]))
             e.p(f"mov.{reg_class(tile.elem)}", r, fill, pred=f"!{inside}")
     e.set(op.result, regs)
+    _note_reads(e, tile, regs)
+
+
+def _note_reads(e: Emitter, tile: Tile, regs: list[str]) -> None:
+    """One register of every access, which may be of 16 bytes where elements lie side by side."""
+    assert tile.layout is not None
+    d = len(tile.shape) - 1
+    many = max(1, min(tile.layout.contiguous_registers(d), 16 // element_bytes(tile)))
+    e.role.reads += [(reg_class(tile.elem), r) for r in regs[::many]]
 
 
 @emits("local_store")

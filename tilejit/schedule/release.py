@@ -1,8 +1,9 @@
 """Gives slots back: an arrival on `empty` behind whatever retires the last reader of what `full` was awaited for.
 
-Readers that are done where they stand are followed by the arrival at once, and so are ops that contain all readers. A
-wgmma has read its slots when its sums are waited for: at a `dot_wait` (in another trip of a loop: then the slot is
-carried with the product), or a `dot_fence` round the loop, behind which the slot of the trip before is free:
+Readers that are done where they stand (mma.sync) are followed by the arrival at once, and so are ops that contain all
+readers; what threads load is read where it is used first. A wgmma has read its slots when its sums are waited for: at a
+`dot_wait` (in another trip of a loop: then the slot is carried with the product), or a `dot_fence` round the loop,
+behind which the slot of the trip before is free:
 
     for ..., %acc:                                   for ..., %acc, %last (at first -1):
       mbar_wait %full, %slot, %parity                  mbar_wait %full, %slot, %parity
@@ -106,7 +107,24 @@ class _Release:
             last = next(op for op in block.ops[block.ops.index(last):] if op.name == "dot_async")
         waits = [op for v in last.results for op, _ in self.uses.get(v, ())
                  if op.name in ("dot_wait", "dot_fence") and op.parent is block]
+        if last.name == "local_load":
+            last = self._first_use(ring, last, block)
         self.behind.setdefault(max([last, *waits], key=block.ops.index), []).append((ring, slot))
+
+    def _first_use(self, ring: Ring, load: Op, block: Block) -> Op:
+        """What uses first what a load from a slot gives, whose registers the arrival waits for; the load itself where
+        that is control flow, or the ring's next slot comes first."""
+        users, work = [], list(load.results)
+        while work:
+            for op, _ in self.uses.get(work.pop(), ()):
+                if op.parent is block and "registers" in op.define.traits:
+                    work += op.results                # the same registers under another name
+                elif (x := inside(block, op)) is not None:
+                    users.append(x)
+        first = min(users, key=block.ops.index, default=load)
+        between = block.ops[block.ops.index(load):block.ops.index(first)]
+        waits = any(x.name == "mbar_wait" and x.operands[0] is ring.full for x in between)
+        return load if waits or first.regions or "terminator" in first.define.traits else first
 
     def _readers(self, view: Value) -> Iterator[Op]:
         for op, _ in self.uses.get(view, ()):
