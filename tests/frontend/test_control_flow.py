@@ -451,3 +451,19 @@ def test_refused(kernel, line, hint):
     with pytest.raises(tilejit.CompilationError) as caught:
         stores(kernel, 1)
     assert line in str(caught.value) and hint in str(caught.value), str(caught.value)
+
+
+@tilejit.kernel
+def counter_behind_loop(out, N: tl.constexpr):
+    for i in range(N - 1, -1, -2):
+        tl.store(out + i, i)
+    tl.store(out + N, i + 10)
+
+
+def test_the_counter_of_a_loop_that_surely_runs_has_its_last_value():
+    out = np.zeros(6, np.int32)
+    with tilejit.knobs(target="evaluator"):
+        counter_behind_loop[(1,)](out, 5)
+    assert out.tolist() == [0, 0, 2, 0, 4, 10]
+    with pytest.raises(tilejit.CompilationError, match="which may not run"):
+        counter_behind_loop.compile(out, 0)

@@ -38,6 +38,7 @@ from tilejit.language.loops import range as device_range
 from tilejit.language.loops import static_range
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import tensor
+from tilejit.language.variables import held, is_held
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,12 @@ class Loops(Branches):
             return self.b.op("for", lo.value, hi.value, step.value, *(v.value for v in carried.inits),
                              regions=[region], **it.attrs).results
 
-        return self._settle(node, names, lost, build)
+        bounds = [unwrap(x) for x in (it.lo, it.hi, it.step)]
+        known = name not in self.env and all(type(x) is int or is_held(x) for x in bounds) and range(*bounds)
+        done = self._settle(node, names, lost, build)
+        if known and isinstance(self.env[name], Undefined):
+            self.env[name] = held(known[-1])                 # where it surely runs, as in Python
+        return done
 
     def _for_while(self, node: ast.For, name: str, names: list[str], lost: dict[str, Undefined], lo: tensor, hi: tensor,
                    step: tensor, it: device_range) -> Exit | None:
