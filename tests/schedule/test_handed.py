@@ -113,3 +113,12 @@ def test_the_text() -> None:
     assert found == ["dot_async", "mbar_wait", "dot_async", "mbar_wait", "local_store", "mbar_arrive"]
     assert [v.name for v in loop.results[1:]] == ["o_a_next", "o_a_next_parity", "o_a_slot", "o_a_slot_parity"]
     assert sum(op.name == "local_store" for op in walk(fn.body)) == 2
+
+
+@pytest.mark.parametrize("between, waits", [("", 2), ("%j = for %0, %n, %1, %0 : int32 {(%k: int32, %c: int32)\n yield %k\n }", 3)])
+def test_a_product_that_adds_to_another_ones_sums_does_not_wait_for_it(between: str, waits: int) -> None:
+    """But where a loop is between."""
+    text = TEXT.replace("    %t = trans", f"    {between}\n    %more = dot %x, %w, %s : fp32[64x64, #l]\n    %t = trans")
+    fn = asyncify(decide(parse_function(text.replace("cast %s", "cast %more"))))
+    loop = next(op for op in fn.body.ops if op.name == "for")
+    assert sum(op.name == "dot_wait" for op in loop.regions[0].ops) == waits

@@ -22,7 +22,7 @@ from tilejit.schedule.fragments import write_fragments
 from tilejit.schedule.handed import find_handed, take_turns, write_made
 from tilejit.schedule.loads import in_place, kind_of, reads_slot
 from tilejit.schedule.pieces import find_pieces
-from tilejit.schedule.products import chain_of, write_dot, write_reuse
+from tilejit.schedule.products import chain_of, is_added_to, write_dot, write_reuse
 
 #: Attributes of a load that only say how it is filled.
 OF_LOADS = ("channel", "index", "buffer", "arrivals", "role", "ahead", "prompt", "tight", "open", "side")
@@ -38,6 +38,8 @@ def asyncify(fn: Function) -> Function:
             if op.attrs.pop("pieces", 0) and (pieces := find_pieces(op, c.uses)) is not None:
                 c.pieces[op] = pieces
                 c.piecewise.update(pieces.ops)
+            if is_added_to(op, c.uses):
+                c.added_to.add(op)
         elif op.name == "for" and op.attrs.pop("in_flight", False):
             c.chains[op] = chain_of(op)
         elif "index" in op.attrs and "again" not in op.attrs:

@@ -33,6 +33,7 @@ class Context:
     flying: dict[Op, Value | None] = field(default_factory=dict)   # product that a loop carries -> what it carries
     through: dict[Op, list[Value]] = field(default_factory=dict)   # product -> buffers that its operands go through
     staged: dict[tuple, Value] = field(default_factory=dict)       # tile, block where it is written, how -> the view
+    added_to: set[Op] = field(default_factory=set)                 # products whose sums another one adds to, at once
     handed: dict[Op, Handed] = field(default_factory=dict)         # product -> what of its operands a trip hands on
     fragments: dict[Value, Value] = field(default_factory=dict)    # operand of mma.sync -> the buffer it is read from
 

@@ -72,6 +72,15 @@ def _is_shallow(fn: Function, rings: list[Ring], dots: list[Op]) -> bool:
     return (slots - 1) * (cycles + DRAIN) < COPY
 
 
+def is_added_to(dot: Op, table: Uses) -> bool:
+    """Whether a product's sums are nothing but what one behind it adds to, with no loop or branch between."""
+    (user, index), *more = table.get(dot.result) or [(dot, 0)]
+    if more or index != 2 or user.name != "dot" or user.parent is not dot.parent or "unit" in {*dot.attrs, *user.attrs}:
+        return False
+    ops = dot.block.ops
+    return not any(op.regions for op in ops[ops.index(dot):ops.index(user)])
+
+
 def write_dot(op: Op, b: Builder, c: Context) -> None:
     """A product, issued and waited for; in a chain it stays in flight."""
     extra = {k: v for k, v in op.attrs.items() if k in ("precision", "begin", "depth")}
@@ -92,7 +101,7 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
         if ring in c.peeked:
             b.op("peek", ring=ring)
     if op not in chain and op not in c.flying:
-        if _goes_on(op, c):
+        if op in c.added_to:
             c.renamed[op.result] = result
         else:
             _wait(op, result, b, c)
@@ -115,12 +124,6 @@ def _sums(op: Op, extra: dict, b: Builder, c: Context) -> Value:
             return before
     start = c.now(op.operands[2])
     return start if isinstance(start.type, Pending) else b("pend", start)
-
-
-def _goes_on(dot: Op, c: Context) -> bool:
-    """Whether a product's sums are nothing but what the next one in the block adds to."""
-    return [(u.name, i, u.parent, u.attrs.get("unit")) for u, i in c.uses.get(dot.result, ())] == [
-        ("dot", 2, dot.parent, None)]
 
 
 def _wait(dot: Op, product: Value, b: Builder, c: Context) -> None:
