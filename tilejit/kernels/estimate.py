@@ -184,9 +184,11 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
     elif narrow_a > 1:
         across, down = across * narrow_a, down * narrow_a
     alone = alone + (np.maximum(across, down) * chip.line) ** chip.hiding
-    # Beyond a group's end are other rows, and threads read nothing where TMA fills in.
+    # What TMA fills in are lines of K (beyond a group's end are other rows, and threads read nothing there).
     outside = 0.0 if p.grouped or any(p.units) else chip.outside
-    rows, columns = (x + outside * (tile - x) for x, tile in ((high, f["m"]), (wide, f["n"])))
+    of_a, of_b = outside * p.a_rows, outside * (not p.b_rows)
+    rows = high + np.where(f["swap"], of_b, of_a) * (f["m"] - high)
+    columns = wide + np.where(f["swap"], of_a, of_b) * (f["n"] - wide)
     return alone, (rows * first + columns * second) * r["l2"]
 
 
