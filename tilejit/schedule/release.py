@@ -113,7 +113,7 @@ class _Release:
 
     def _first_use(self, ring: Ring, load: Op, block: Block) -> Op:
         """What uses first what a load from a slot gives, whose registers the arrival waits for; the load itself where
-        that is control flow, or the ring's next slot comes first."""
+        that is control flow, or the ring's next slot, or the slot's next copy, comes first."""
         users, work = [], list(load.results)
         while work:
             for op, _ in self.uses.get(work.pop(), ()):
@@ -123,7 +123,8 @@ class _Release:
                     users.append(x)
         first = min(users, key=block.ops.index, default=load)
         between = block.ops[block.ops.index(load):block.ops.index(first)]
-        waits = any(x.name == "mbar_wait" and x.operands[0] is ring.full for x in between)
+        waits = any(x.name == "mbar_wait" and x.operands[0] in (ring.full, ring.empty)
+                    for op in between for x in (op, *(y for region in op.regions for y in listed(region))))
         return load if waits or first.regions or "terminator" in first.define.traits else first
 
     def _readers(self, view: Value) -> Iterator[Op]:
