@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilejit.ir import Block, Function, Op, Value, beside, const_of, edge_at, edge_of, inside, listed, uses
+from tilejit.ir import Block, Function, Op, Value, beside, const_of, edge_at, edge_of, inside, listed, loop_around, uses
 from tilejit.ir.flight import rings
 from tilejit.ir.types import int32
 from tilejit.schedule.buffers import barriers_of
@@ -52,6 +52,8 @@ class _Release:
     def run(self) -> None:
         ops = listed(self.fn.body)
         for ring in self.rings:
+            if any(x.name == "row_copy" and x.operands[0] in ring.buffers and loop_around(x) is None for x in ops):
+                continue                         # a row that is copied once
             for op in [x for x in ops if x.name == "mbar_wait" and x.operands[0] is ring.full]:
                 self._find_last(ring, op)
             for op in [x for x in ops if x.name in ("dot_wait", "dot_fence")] if ring.last else ():
