@@ -36,8 +36,6 @@ class Placement:
 
 
 class Allocator:
-    """The areas of one scheduled function, and what sharing bytes between any two of them costs."""
-
     def __init__(self, fn: Function):
         self.live, self.limit = Liveness(fn), limit(fn)
         self.fixed = sum(map(fixed_bytes, fn.body.ops))
@@ -107,7 +105,6 @@ class Allocator:
         return found if found > 1 else max(1, self.deepest(DRAIN, rings, 2, lean))
 
     def deepest(self, level: int, rings: Mapping[str, int], most: int, lean: bool = False) -> int:
-        """The most slots that these rings can have; 0 if not even one."""
         return next((n for n in range(most, 0, -1) if self.place(level, rings, n, lean).total <= self.limit), 0)
 
     def fewer(self, rings: Mapping[str, int], asked: int) -> int:
@@ -155,13 +152,12 @@ def allocate(fn: Function, allocator: Allocator | None = None) -> Function:
             end = op.attrs["offset"] + size
             table.append((op.attrs["offset"], size, op.attrs.get("name", "address of tensor maps"), ""))
     fn.attrs["shared_bytes"] = end
-    report = fn.attrs.setdefault("report", [])
-    report += [Record("shared", f"shared {at:7d} + {size:6d}  {name}" + (f"    {used}" if used else ""), name,
-                      offset=at, bytes=size) for at, size, name, used in table]
+    for at, size, name, used in table:
+        fn.say("shared", f"shared {at:7d} + {size:6d}  {name}{used and f'    {used}'}", name, offset=at, bytes=size)
     saved = sum(size for _, size, _, _ in table) - end
     if shared and saved > 0:
-        report.append(Record("reuse", f"shared memory: {end} bytes, {saved} saved by reuse", bytes=end, saved=saved))
-    report += said
+        fn.say("reuse", f"shared memory: {end} bytes, {saved} saved by reuse", bytes=end, saved=saved)
+    fn.attrs.setdefault("report", []).extend(said)
     return fn
 
 

@@ -29,7 +29,6 @@ OF_LOADS = ("channel", "index", "buffer", "arrivals", "role", "ahead", "prompt",
 
 
 def asyncify(fn: Function) -> Function:
-    """Write what the text says (`decide.py`), in place; returns the function."""
     c = Context(fn, uses(fn.body), Builder(fn.body, 0, fn.loc))
     for op in listed(fn.body):
         if op.name == "dot":
@@ -77,7 +76,6 @@ def _find_ticket(load: Op, c: Context) -> None:
 
 
 def _allocate(loads: list[Op], c: Context) -> None:
-    """The barriers of a ring and a buffer for each of its loads, when its first ticket comes."""
     how = loads[0].attrs
     ring, slots, arrivals = how["channel"], how["buffer"].slots, how["arrivals"]
     if (ring, 0) in c.buffers:
@@ -164,8 +162,8 @@ def _fill(loads: list[Op], b: Builder, c: Context) -> None:
 
 
 def _start_together(fn: Function, fills: list[Op]) -> None:
-    """Copies that no loop repeats start behind the first of them: as far as nothing that others see is written in
-    between, what they copy is known there, and together they take a quarter of shared memory at most."""
+    """Copies that no loop repeats start behind the first of them, as far as that can be, and a quarter of memory
+    goes."""
     ops = fn.body.ops
     rings = [op.attrs["ring"] for op in listed(fn.body) if op.name == "fill"]
     fills = [op for op in fills if rings.count(op.attrs["ring"]) == 1 and not {"ahead", "role"} & op.attrs.keys()]
@@ -187,8 +185,8 @@ def _bytes(fill: Op) -> int:
 
 
 def _await_late(fill: Op) -> None:
-    """Move the await behind a fill, with the names of its slots, to their first reader: what stands between runs while
-    the copies arrive. Not past products by wgmma: a wait among them makes the assembler wait for each."""
+    """Move the await behind a fill to its slots' first reader: what stands between runs while the copies arrive. Not
+    past wgmma: a wait among them makes the assembler wait for each."""
     block = fill.block
     at = block.ops.index(fill) + 1
     end = at + 1 + (block.ops[at + 1].name == "fence_async")

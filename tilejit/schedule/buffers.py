@@ -19,7 +19,6 @@ def alloc(top: Builder, name: str, type: Buffer, private: bool = False) -> Value
 
 
 def barriers(top: Builder, name: str, slots: int, arrivals: int) -> Value:
-    """As many mbarriers, each of so many arrivals."""
     value = top("barriers", name=name, type=Barrier(slots, arrivals))
     value.name = name.replace(".", "_")
     return value

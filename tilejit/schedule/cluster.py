@@ -21,9 +21,8 @@ from tilejit.schedule.rings import Ring
 
 
 def divide(fn: Function, rings: Sequence[Ring]) -> None:
-    """Write on every load what each CTA copies: a `slice` along a dimension, `strip`s of a row, or all (`multicast`).
-
-    Raises ClusterError for a kernel that cannot be divided so."""
+    """Write on every load what each CTA copies: a `slice` along a dimension, `strip`s of a row, or all
+    (`multicast`)."""
     ctas = fn.attrs.get("num_ctas", 1)
     if ctas == 1:
         return

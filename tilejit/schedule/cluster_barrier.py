@@ -49,7 +49,6 @@ class _Meeting:
 
 
 def meet(fn: Function) -> Function:
-    """Write where CTAs of a cluster come together, and what atomics order, in place; returns the function."""
     ops = listed(fn.body)
     atomics, ctas = [op for op in ops if "atomic" in op.define.traits], fn.attrs.get("num_ctas", 1)
     stores = [op for op in ops if op.name == "tma_store"]

@@ -47,7 +47,6 @@ COPIES = {"tensor": "TMA tiles", "row": "bulk copies of rows", "async": "cp.asyn
 
 
 def decide(fn: Function) -> Function:
-    """Write down what is decided, in place, with lines of the report; returns the function."""
     table, ops = uses(fn.body), listed(fn.body)
     rings = find_rings(fn, ops, table)
     dots = [op for op in ops if op.name == "dot"]
@@ -84,8 +83,7 @@ def decide(fn: Function) -> Function:
 
 
 def check_warpgroups(fn: Function, threads: bool) -> None:
-    """Raise CompilationError where three warpgroups cannot run a kernel: layouts have bits for four, so no op may count
-    on what the fourth would hold."""
+    """Three warpgroups: layouts have bits for four, so no op may count on what the fourth would hold."""
     warps = fn.attrs["num_warps"]
     if warps % 3:
         return
@@ -99,9 +97,8 @@ def check_warpgroups(fn: Function, threads: bool) -> None:
 
 
 def _choose_form(fn: Function, rings: list[Ring]) -> None:
-    """Specialise when wgmma loops read rings that a role of its own can fill: one thread by TMA, or where the author
-    asks for it (`warp_specialize=True`) as many threads as the consumers' by cp.async. Raises CompilationError for what
-    cannot be."""
+    """Specialise where wgmma loops read what one thread of a role loads by TMA, or the author asks for roles that
+    copy."""
     warps, whole = fn.attrs["num_warps"], fn.attrs.get("warp_specialize")
     asked = [whole] if whole is not None else [
         x.attrs["warp_specialize"] for x in listed(fn.body)
@@ -197,7 +194,6 @@ def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
 
 
 def _buffer(load: Op, slots: int, ctas: int) -> Buffer:
-    """The buffer of one load, in each CTA: memory order is the tensor's."""
     t, size = load.result.tile, load.result.dtype.bytes
     cut = 0 if "strip" in load.attrs else load.attrs.get("slice")
     shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))

@@ -17,9 +17,8 @@ from tilejit.schedule.registers import MOST, room
 
 
 def issue_early(fn: Function) -> Function:
-    """Move loads of vectors, with what they need and conversions of what they give, before the `dot_wait` they follow.
-
-    They pass arrivals at barriers and TMA stores to other arguments; as many as there are registers for."""
+    """Move loads of vectors, with casts of them, before the `dot_wait` they follow, as many as there are registers
+    for."""
     for block, registers in _blocks(fn.body, min(MOST, 65536 // fn.attrs["num_threads"])):
         for wait in [op for op in block.ops if op.name == "dot_wait"]:
             loads = _advance(block, wait, room(registers, "epilogue") - sum(map(_registers, wait.results)))
@@ -42,7 +41,6 @@ def _registers(v: Value) -> int:
 
 
 def _advance(block: Block, wait: Op, room: int) -> list[Op]:
-    """Move what goes before one wait; returns the loads among it."""
     at = block.ops.index(wait)
     late: set[Value] = set(wait.results)        # what is computed from the products, or stays behind them
     able: dict[Value, Op] = {}                  # results of ops that may move

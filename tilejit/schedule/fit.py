@@ -110,8 +110,7 @@ def _with_operands_each_time(c: Candidate) -> Candidate | None:
 
 
 def _with_tight_rings(c: Candidate) -> Candidate | None:
-    """Rings with a slot less, as many iterations ahead, where programs would share a multiprocessor with fewer others
-    for it, be it that their threads have all registers."""
+    """Rings with a slot less, as many iterations ahead, where more programs share a multiprocessor so."""
     share = c.fn.attrs["num_warps"] * target_of(c.fn).shared_bytes // FULL_WARPS
     prompt = any(r["prompt"] for r in c.rings.values()) and "tight" not in c.limits and not c.specialised
     return c.but(tight=True) if prompt and c.new.attrs["shared_bytes"] > share else None

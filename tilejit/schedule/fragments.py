@@ -23,8 +23,7 @@ from tilejit.schedule.registers import MOST, room
 
 
 def fragment_reads(fn: Function, table: Uses) -> set[Op]:
-    """The conversions whose results products read from shared memory: the largest ones where a block's tiles take more
-    registers than there are."""
+    """Conversions whose results products read from shared memory: the largest, where registers do not suffice."""
     ops, found = listed(fn.body), set[Op]()
     able = sorted((op for op in ops if op.name == "convert" and _able(op, table)), key=lambda op: -size(op.result))
     if not able:
@@ -43,8 +42,8 @@ def fragment_reads(fn: Function, table: Uses) -> set[Op]:
 
 
 def _able(op: Op, table: Uses) -> bool:
-    """Whether an operand goes through shared memory to products by mma.sync alone, which can read it there: all along
-    the same dimension, but of 16 bits, which ldmatrix transposes."""
+    """Whether it goes through shared memory, to mma.sync alone: along one dimension, but of 16 bits (ldmatrix
+    transposes)."""
     t, found = op.result.type, _products(op.result, table)
     return isinstance(t, Tile) and isinstance(t.elem, DType) and t.elem.bits in (8, 16, 32) and len(t.shape) == 2 \
         and bool(found) and of_convert(op) > 0 and not in_place(op.result, table) \

@@ -20,8 +20,7 @@ BESIDE = 2048
 #: CTAs of a multiprocessor, so that some load while others compute and store: a row is left whole where there are three
 #: without a cluster, else divided by as few CTAs as leave six (65536 columns of bf16 on an H200, layernorm with two
 #: weights, rmsnorm with one, softmax: 0.82, 0.90, 0.94 of a copy with three and clusters of two, 0.84, 0.91, 0.94 with
-#: six and clusters of four; 131072: 0.78, 0.86, 0.92 with four, 0.79, 0.89, 0.93 with eight; 262144: 0.75, 0.86, 0.91
-#: with eight, 0.76, 0.83, 0.93 with sixteen; 50257: 0.58, 0.71, 0.78 with two, 0.62, 0.73, 0.80 with four).
+#: six and clusters of four; 50257: 0.58, 0.71, 0.78 with two, 0.62, 0.73, 0.80 with four).
 RESIDENT, DIVIDED, CTAS = 3, 6, 16
 #: Bytes of rows that may begin anywhere, up to which WARP_BYTES of them have a warp: the fewer warps wait for one
 #: another the better, as far as programs fill the multiprocessor (4097 columns of bf16 on an H200, softmax, rmsnorm,
@@ -41,15 +40,13 @@ def cluster_of(size: int, block: int, most_warps: int = 16) -> tuple[int, int]:
 
 
 def warps_anywhere(size: int, block: int, most: int) -> int:
-    """Warps, at most so many, of a CTA for rows that may begin anywhere."""
     return max(1, size // WARP_BYTES) if size <= ALONE else cluster_of(size, block, most)[1]
 
 
 def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Options for a cluster of CTAs where the author asks for none and the rows that a program keeps leave too little
-    room for one CTA's neighbours; for fewer warps where rows are too short for so many, or begin anywhere, so that
-    registers are what fewer of them find room for (4097 columns of bf16 on an H200, softmax: 0.52 of a copy with 8
-    warps, 0.80 with 4); None where the author's are as well."""
+    """Options for a cluster where the author asks for none and the rows of a program leave too little room for
+    neighbours; for fewer warps where rows are too short for so many, or begin anywhere (4097 columns of bf16 on an
+    H200, softmax: 0.52 of a copy with 8 warps, 0.80 with 4); None where the author's are as well."""
     if options.get("num_ctas", 1) != 1 or options.get("cluster_split") or options.get("launch_cooperative_grid") or \
             not target_of(fn).hopper:
         return None

@@ -15,7 +15,6 @@ from tilejit.ir.target import target_of
 
 
 def await_launch(fn: Function) -> Function:
-    """Decide when the kernel may begin, and put in the waits, in place; returns the function."""
     fn.attrs["dependent_launch"], why = dependent(fn)
     fn.say("dependent_launch", why)
     if fn.attrs["dependent_launch"]:
@@ -37,11 +36,10 @@ def _place(block: Block) -> None:
 
 
 def dependent(fn: Function) -> tuple[bool | str, str]:
-    """Whether a kernel may start before the one ahead of it has ended ("even": in launches whose programs get
-    multiprocessors evenly all the same, see `runtime/driver.py`), and a line of the report that says why.
-
-    Unless the author says so, products and clusters may: kernels that are bound by memory then share it with the end of
-    the one ahead (on an H200, softmax and layer norm of 65536 rows of 1024 take 82 and 84 us so, 69 and 71 without)."""
+    """Whether a kernel may start before the one ahead of it has ended ("even": where programs get multiprocessors
+    evenly, see `runtime/driver.py`), and why. Unless the author says so, products and clusters may: kernels that memory
+    bounds then share it with the end of the one ahead (H200, softmax and layer norm of 65536 rows of 1024: 82 and 84
+    us, 69 and 71)."""
     asked, ctas = fn.attrs.get("launch_pdl", "auto"), fn.attrs.get("num_ctas", 1)
     if not target_of(fn).hopper:
         return False, f"dependent launch: off, {target_of(fn).name} has none"

@@ -18,8 +18,6 @@ from tilejit.schedule.buffers import barriers_of
 
 @dataclass(eq=False)
 class Area:
-    """Bytes that have one owner: `slots` times `stride`."""
-
     name: str
     kind: str                            # ring, store, operand or scratch
     slots: int
@@ -42,10 +40,8 @@ class Area:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Bytes that go from one area to the next: what of `first` there is in `block` comes before `then`.
-
-    wraps: not in the same iteration of the loops around, but from one to the next. there: the block of the role that
-    loads which mirrors `block`, if bytes go to that role."""
+    """Bytes that go from one area to the next: what of `first` there is in `block` comes before `then`; `wraps`: from
+    one iteration of the loops around to the next. there: the mirror of `block`, if they go to the role that loads."""
 
     first: Area
     then: Area
@@ -101,7 +97,6 @@ class Liveness:
                        buffer.slots > 1 or sum("fills" in x.define.traits for x in touching) > 1)
 
     def _touching(self, v: Value) -> list[Op]:
-        """The ops that use a buffer, or views of it."""
         found = []
         for op, _ in self.uses.get(v, ()):
             if op.name == "reuse":

@@ -21,7 +21,6 @@ def top_of(op: Op) -> Block:
 
 
 def kind_of(op: Op) -> str:
-    """The kind of copy that a load may be; empty for what is no such load."""
     if op.name == "desc_load":
         return "tensor"
     if op.name == "row_load":

@@ -16,7 +16,6 @@ from tilejit.ir import Block, Builder, Function, Op, beside, listed
 
 
 def order(fn: Function) -> Function:
-    """Order the products of every loop that asks for it, in place; returns the function."""
     roles = [op for op in fn.body.ops if op.name == "roles"]
     for block in [region for op in roles for region in op.regions] or [fn.body]:
         most = 0
@@ -32,7 +31,6 @@ def order(fn: Function) -> Function:
 
 
 def _deal(body: Block, groups: int) -> bool:
-    """Order the products of a loop's body; whether there are any."""
     together: list[tuple[Op, Op]] = []          # the first and last of products that go together
     goes_on = False
     for op in body.ops:

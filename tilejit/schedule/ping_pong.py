@@ -25,11 +25,8 @@ from tilejit.schedule.thread import thread
 
 
 def choose_ping_pong(fn: Function, rings: Sequence[Ring]) -> None:
-    """Two groups of consumers that take the iterations of a persistent loop by turns: one stores while the other
-    multiplies.
-
-    By default where num_warps is 4 and a group's accumulators leave room; `num_consumer_groups` says otherwise. Raises
-    CompilationError where it was asked for and cannot be."""
+    """Two groups of consumers take the iterations of a persistent loop by turns: by default where num_warps is 4 and a
+    group's accumulators leave room. Raises CompilationError where it was asked for and cannot be."""
     asked = fn.attrs.get("num_consumer_groups")
     if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or "producers" not in fn.attrs):
         return
@@ -80,8 +77,7 @@ def _deal_problem(loop: Op, rings: Sequence[Ring]) -> str:
 
 def deal_to_groups(fn: Function, block: Block, top: Builder, b: Builder,
                    first: tuple[Value, Value]) -> dict[str, Value]:
-    """Deal the loop of a role's block that says so (`dealt`) to the role's groups, in place; by rings, how many tickets
-    the others take. `top` puts in the barrier, `b` what the role begins with; `first`: the constants 0 and 1."""
+    """Deal the loop that says so (`dealt`), in place; by rings, how many tickets the others take."""
     loop = next((op for op in listed(block) if op.attrs.get("dealt")), None)
     if loop is None:
         return {}

@@ -82,7 +82,6 @@ def is_added_to(dot: Op, table: Uses) -> bool:
 
 
 def write_dot(op: Op, b: Builder, c: Context) -> None:
-    """A product, issued and waited for; in a chain it stays in flight."""
     extra = {k: v for k, v in op.attrs.items() if k in ("precision", "begin", "depth")}
     if "unit" in op.attrs:
         operands = [_view(op, i, b, c) or c.fragments.get(v) or c.now(v) for i, v in enumerate(op.operands[:2])]
@@ -155,7 +154,6 @@ def _write_pieces(op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder, c
 
 
 def _view(dot: Op, index: int, b: Builder, c: Context) -> Value | None:
-    """The ring's slot that a dot operand is read from in place, or None."""
     found = shared_operand(dot.operands[index])
     if found is None or not reads_slot(dot, index):
         return None

@@ -35,9 +35,7 @@ def may_issue_ahead(fn: Function) -> list[Op]:
 
 def find_products_ahead(fn: Function) -> tuple[dict[Op, set[Op]], int]:
     """The loops whose products may be issued ahead, with what that takes: stage 0; registers of a thread that computes.
-
-    Loads get the names that `decide` gives. `products_ahead=True`: the report gets a line for each loop that cannot
-    be."""
+    Loads get the names that `decide` gives."""
     found: dict[Op, set[Op]] = {}
     loops = may_issue_ahead(fn)
     if not loops:

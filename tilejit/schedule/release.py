@@ -189,7 +189,6 @@ class _Release:
 
 
 def _rings(fn: Function) -> list[Ring]:
-    """Rings of buffers that copies fill, in the order of their barriers."""
     made, named = barriers_of(fn), rings(fn)
     found = {base: Ring(full, made[f"{base}.empty"]) for name, full in made.items()
              if (base := name.removesuffix(".full")) != name and base in named.values() and f"{base}.empty" in made}

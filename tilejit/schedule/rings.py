@@ -16,20 +16,21 @@ COPIES_AT_ONCE = 16
 
 @dataclass(eq=False)
 class Ring:
-    """Loads with one producer point (block), the same consumers and the same depth, while that is decided."""
+    """Loads with one producer point (block), the same consumers and the same depth, while that is decided; the words
+    are those of `decide.py`."""
 
     loads: list[Op]
     slots: int
     loop: Op | None                       # the innermost loop around the loads
     dots: set[Op]                         # products that read the slots
     views: bool                           # nothing else does
-    open: bool                            # the author does not say how deep it is
+    open: bool
     local: bool                           # the threads that read the slots fill them too, where there are roles
     name: str = ""
     channel: str = ""                     # the ring that has the slots, barriers and tickets: itself, or one before
-    ahead: int = 0                        # inline form: issued so many iterations ahead
-    prompt: bool = False                  # inline form: a slot is filled again in the trip that reads it
-    tight: bool = False                   # a prompt ring with a slot less than asked for, and as many iterations ahead
+    ahead: int = 0
+    prompt: bool = False                  # a slot is filled again in the trip that reads it
+    tight: bool = False
 
     @property
     def kind(self) -> str:
@@ -57,7 +58,6 @@ class Ring:
 
 
 def find_rings(fn: Function, ops: Sequence[Op], table: Uses) -> list[Ring]:
-    """The rings of the loads among a function's ops, with names, and as deep as is asked for."""
     loads = [op for op in ops if kind_of(op) and "again" not in op.attrs]
     most, given, rings, homes = fn.attrs.get("most"), fn.attrs.get("num_stages"), [], _homes(loads)
     again = {op.attrs["ring"] for op in ops if "again" in op.attrs}

@@ -23,7 +23,6 @@ from tilejit.schedule.stages import TIMES, Staged, is_staged
 
 
 def copy_function(fn: Function) -> Function:
-    """The same function again; the report is its own."""
     new = Function(fn.name, [a.type for a in fn.body.args], [a.name for a in fn.body.args], fn.arg_attrs, fn.attrs,
                    fn.loc)
     new.attrs["report"] = list(fn.attrs.get("report", ()))
@@ -95,7 +94,6 @@ def _trip(part: Staged, index: Value, carried: list[Value], b: Builder) -> list[
 
 
 def _steady(part: Staged, bounds: list[Value], carried: list[Value], b: Builder, trips: int = 1) -> list[Value]:
-    """A loop of so many trips at a time; what it gives."""
     index = part.body.args[0]
     names = [v.name for v in (*part.early, *part.kept, *part.queued)]
     region = Block([index.type, *(v.type for v in carried)], [index.name, *names])

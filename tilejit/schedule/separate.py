@@ -48,7 +48,6 @@ def missing(live: Liveness, step: Step) -> list[str]:
 
 
 def separate(live: Liveness, shared: list[tuple[Area, Area]]) -> list[Record]:
-    """Put in what the pairs of areas that share bytes still need; says what that is, for the report."""
     steps = [step for x, y in shared for step in live.steps(x, y) or ()]
     said: list[Record] = []
     for step in sorted((s for s in steps if not s.there), key=lambda s: live.order[0][s.then.accesses[0][0]]):

@@ -42,7 +42,6 @@ def sink_waits(fn: Function) -> Function:
 
 
 def _sink(block: Block, guarded: dict[Value, str]) -> None:
-    """Move the waits of one block to what needs them, each with its releases."""
     sinking: list[Sinking] = []
     out: list[Op] = []
     adjacent = False

@@ -77,8 +77,8 @@ class Staged:
             raise VerificationError(f"{problem}: the loop cannot be rotated", self.loop.loc)
 
     def goes_on_in(self, other: Staged, fn: Function) -> bool:
-        """Whether the next loop is to be `joined`, begins with what this one ends with, and does the same at stage 1:
-        then the last trip's stage 1 is done under the next loop's first stage 0."""
+        """Whether the next loop is to be `joined`, begins with what this one ends with, and does the same at stage 1,
+        which is done under its first stage 0 then."""
         one, two = self.loop, other.loop
         if not two.attrs.get("joined") or one.parent is not two.parent or one.parent is None or \
                 two.operands[3:] != one.results:
@@ -91,14 +91,13 @@ class Staged:
             return False
         same = dict(zip(self.body.args, other.body.args))
         late = [[op for op in x.ops if x.times[op].stage] for x in (self, other)]
-        if len(late[0]) != len(late[1]):
+        forms = [[(op.name, op.attrs, [[v.type for v in values] for values in (op.operands, op.results)]) for op in ops]
+                 for ops in late]
+        if forms[0] != forms[1] or any(op.regions for op in late[0]):
             return False
         for x, y in zip(*late):
-            if (x.name, len(x.operands), {**x.attrs}, [v.type for v in x.results]) != \
-                    (y.name, len(y.operands), {**y.attrs}, [v.type for v in y.results]) or x.regions:
-                return False
             for v, w in zip(x.operands, y.operands):
-                if v.type != w.type or same.setdefault(v, w if v.home is self.body else v) is not w:
+                if same.setdefault(v, w if v.home is self.body else v) is not w:
                     return False
             same.update(zip(x.results, y.results))
         return [same[v] for v in self.queued] == other.queued and [same[v] for v in self.kept] == other.kept and \
@@ -136,7 +135,6 @@ def _read_again(loop: Op, load: Op) -> None:
 
 
 def unmark(loop: Op) -> None:
-    """Take times and rings away, and second names of slots."""
     body = loop.regions[0]
     for op in [x for x in body.ops if "again" in x.attrs]:
         load = next(x for x in body.ops if x.attrs.get("ring") == op.attrs["ring"])

@@ -83,7 +83,6 @@ class _Loop:
         return "moves" if _linear(op, kinds) else ""
 
     def rewrite(self) -> bool:
-        """Whether something is carried now."""
         moves = [v for op in self.ops for v in op.results if self.kind(v) == "moves" and _wide(v)
                  and (not isinstance(v.type, Tile) or isinstance(v.type.elem, Ptr))]
         table = uses(self.body) if moves else {}
@@ -94,7 +93,6 @@ class _Loop:
         return bool(found)
 
     def chain(self, v: Value) -> list[Op]:
-        """The ops of the loop that make a value, in order."""
         wanted: dict[Op, None] = {}
 
         def visit(v: Value) -> None:
@@ -107,7 +105,6 @@ class _Loop:
         return [*wanted]
 
     def cost(self, v: Value) -> int:
-        """Instructions of a trip for a value."""
         return sum(COSTS.get(op.name, 0) for op in self.chain(v) if self.kind(op.result) == "moves")
 
     def _carry(self, v: Value) -> Value:

@@ -76,7 +76,6 @@ def _releasing(fn: Function) -> list[Op]:
 
 
 def _staged(fn: Function, threads: bool) -> tuple[dict[Op, Staging], str]:
-    """How all stores are staged, or why the consumers must store."""
     stores = [op for op in listed(fn.body) if is_store(op)]
     if "producers" not in fn.attrs or not stores:
         return {}, "the kernel is not specialised" if stores else "nothing is stored through TMA"

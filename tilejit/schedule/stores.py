@@ -28,10 +28,9 @@ def is_store(op: Op) -> bool:
 
 @dataclass(frozen=True)
 class Staging:
-    """The staging of one `desc_store` or `desc_atomic` in one CTA: pieces of `size` elements along `axis` (columns, or
-    rows of a product's transpose), a `buffer` of `slots` for each of the `stripes` of the other dimension, one a
-    warpgroup (with one all write a piece together). slice: the dimension of which the CTAs of a cluster store a part
-    each."""
+    """How a store is staged in one CTA: pieces of `size` elements along `axis`, a `buffer` of `slots` for each of the
+    `stripes` of the other dimension, one a warpgroup (with one all write a piece together). slice: the dimension of
+    which the CTAs of a cluster store a part each."""
 
     size: int
     axis: int
@@ -47,9 +46,8 @@ class Staging:
 
 
 def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Staging:
-    """How a store of a tile is staged: in one piece where registers do not split. in_rounds: through all slots a whole
-    number of times. Raises ClusterError for a tile that the CTAs of a cluster do not divide along one dimension of the
-    block."""
+    """in_rounds: every store goes through all slots a whole number of times. Raises ClusterError for a tile that the
+    CTAs of a cluster do not divide along one dimension of the block."""
     desc = op.operands[0].desc
     assert isinstance(t.elem, DType) and t.layout is not None
     ctas, shape, layout, cut = fn.attrs.get("num_ctas", 1), t.shape, t.layout, None

@@ -45,9 +45,8 @@ class Row:
 
 
 class Strip:
-    """Strip `index` of a row's values, which `b` writes. end: where the row ends, for a strip before that; `first`: for
-    one that may begin before it. `ahead`: strips behind an iteration's first one, which begins in memory at
-    `starts`."""
+    """Strip `index` of a row's values. end: where the row ends, for a strip before that; `first`: for one that may
+    begin before it. `ahead`: strips behind an iteration's first one, which begins in memory at `starts`."""
 
     def __init__(self, row: Row, index: Value, b: Builder, end: RowEnd | None = None, ahead: int = 0,
                  starts: dict[Value, Value] | None = None, first: RowEnd | None = None):
@@ -61,7 +60,6 @@ class Strip:
         return op.operands if self.end is None else self.end.needed(op)
 
     def of(self, v: Value) -> Value:
-        """The strip of a value; a value that is no tile, as it is."""
         if not self.row.wide(v):
             return self.row.now.get(v, v)
         if v not in self.made:
@@ -110,7 +108,6 @@ class Strip:
         return self._new(op, [], {**op.attrs, "end": op.attrs["start"] + self.row.size}, t)
 
     def _new(self, op: Op, operands: list[Value], attrs: dict, t: Type, name: str = "") -> Value:
-        """An op like `op`, or of another name, whose result has a type."""
         return self.b.insert(Op(name or op.name, operands, attrs, None, [t], op.loc)).result
 
     def folded(self, op: Op, left: Sequence[Value], right: Sequence[Value], fuses: bool) -> list[Value]:

@@ -31,7 +31,6 @@ AT_ONCE = 4
 
 
 def strip_rows(fn: Function) -> Function:
-    """Work on wide rows in strips, in place; returns the function. The report gets a line for each row."""
     stores = [op for op in listed(fn.body) if "write" in op.define.effects]
     for block in [*blocks(fn.body)]:
         for load in [op for op in block.ops if op.name == "local_load" and len(op.result.tile.shape) == 1]:
@@ -61,7 +60,6 @@ class _Passes:
         self.rest: dict[Value, Op] = {}
 
     def fold_rest(self, op: Op, result: Value, b: Builder) -> None:
-        """Fold what a pass has left out into a reduction's result."""
         now, t = self.row.now, op.result.type
         z, mine = self.ends.beyond(op.operands[0], b, now, {}), now.get(result, result)
         assert self.tail is not None and z is not None

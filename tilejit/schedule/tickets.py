@@ -22,8 +22,8 @@ from tilejit.schedule.thread import Step, thread
 
 @dataclass(frozen=True)
 class Channel:
-    """A ring as its tickets know it: barriers (no `empty` where the warp that fills is the one that reads), and slots
-    of each group of consumers that fills its own (`groups`)."""
+    """A ring as its tickets know it; no `empty` where the warp that fills is the one that reads. `slots`: of each
+    group."""
 
     name: str
     full: Value
@@ -129,14 +129,12 @@ class _Awaiting:
         return [*values[:2], filling, *values[3:]]
 
     def name_again(self, op: Op, values: list[Value]) -> list[Value]:
-        """A slot that was awaited, under another name."""
         slot = self.earlier if op.attrs["again"] else values[-1]
         assert slot is not None
         _views(op, slot, beside(op))
         return values
 
     def skip(self, op: Op, values: list[Value]) -> list[Value]:
-        """Past the tickets that others take."""
         b = beside(op, behind=True)
         after = b.op("ticket_skip", *values[:2], op.result, slots=self.ring.slots, ring=self.ring.name).results
         return [*after, *(b.const(True, int1) for _ in range(self.peeks)), *values[2 + self.peeks:]]
@@ -190,7 +188,6 @@ def _fill(op: Op, ticket: list[Value], ring: Channel, elected: bool) -> list[Val
 
 
 def _copy(fill: Op, ring: Channel, ticket: list[Value], b: Builder) -> None:
-    """Wait for the slot of a ticket and start its copies, which complete on `full`."""
     slot = ring.place(ticket[0], b)
     if ring.empty is not None:
         b.op("mbar_wait", ring.empty, slot, ticket[1])
@@ -215,7 +212,6 @@ def _copy(fill: Op, ring: Channel, ticket: list[Value], b: Builder) -> None:
 
 
 def _copy_rows(copies: list[tuple[Value, Op]], ring: Channel, slot: Value, b: Builder) -> None:
-    """Announce and start the copies of rows, each as long as its limit says."""
     buffer, load = copies[0]
     if "unaligned" in load.attrs:
         elem, limit = buffer.buffer.elem, load.operands[1:]
