@@ -1,4 +1,5 @@
 """Software pipelining: expands loops whose ops say at which `stage` they run, and in which `cycle`.
+
 Iteration i's op runs in trip i + stage: the first trip is a prologue, the last one an epilogue, and in between every
 trip does stage 0 of one iteration and stage 1 of the one before, by `cycle` (modulo scheduling: Rau 1994, Lam 1988):
 
