@@ -296,7 +296,7 @@ def keep_edges(op: Op, kept: Sequence[int]) -> None:
 
 
 def _leading(op: Op) -> int:
-    return max(0, len(op.regions[0].args) - len(op.results))
+    return int(op.name == "for")
 
 
 def _edge(op: Op, i: int) -> Edge:
@@ -437,11 +437,17 @@ def enclosing(op: Op) -> Iterator[Op]:
 
 
 def loop_around(op: Op) -> Op | None:
-    return next((x for x in enclosing(op) if "loop" in x.define.traits), None)
+    at = op.parent.parent if op.parent is not None else None
+    while at is not None and "loop" not in at.define.traits:
+        at = at.parent.parent if at.parent is not None else None
+    return at
 
 
 def inside(block: Block, op: Op) -> Op | None:
-    return op if op.parent is block else next((x for x in enclosing(op) if x.parent is block), None)
+    at: Op | None = op
+    while at is not None and at.parent is not block:
+        at = at.parent.parent if at.parent is not None else None
+    return at
 
 
 def made_in(v: Value, block: Block) -> bool:

@@ -134,7 +134,7 @@ def _dot_async(e: Emitter, op: Op) -> None:
         for m0, n0, held in instructions:
             da = left(m0, k)
             db = p.new("b64", "add.u64", base_b, b.offset(n0, k0 + k) >> 4)
-            acc_list = "{" + ", ".join(regs[i // per] for i in held[::per]) + "}"
+            acc_list = "{" + ", ".join([regs[i // per] for i in held[::per]]) + "}"
             p(f"wgmma.mma_async.sync.aligned.{kind}", acc_list, da, db, add if k > start_k else first_adds, *tail)
     p("wgmma.commit_group.sync.aligned")
     e.set(op.result, regs)

@@ -161,7 +161,7 @@ class Liveness:
         return {a.ring: a.slots for a in self.areas if a.ring}
 
     def start(self, area: Area) -> int:
-        return min((self.order[0][op] for op in area.accesses[0]), default=0)
+        return self.order[0][area.accesses[0][0]] if area.accesses[0] else 0
 
     def steps(self, x: Area, y: Area) -> list[Step] | None:
         """How bytes may go from one of two areas to the other and, in a loop, back again; None if they may not."""

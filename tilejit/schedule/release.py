@@ -93,7 +93,7 @@ class _Release:
                         continue
                     seen.add(name)
                     users = [x for x, _ in self.uses.get(name, ())]
-                    if not any(x.name == "mbar_wait" and x.operands[0] is ring.full for x in users):
+                    if ring.full not in [x.operands[0] for x in users if x.name == "mbar_wait"]:
                         (found if users and self._views(ring, name) else work).append(name)
         return found
 

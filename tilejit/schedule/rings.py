@@ -160,7 +160,7 @@ def _alike_ahead(one: Ring, two: Ring) -> bool:
     def shape(ring: Ring) -> tuple:
         return (ring.ahead, ring.prompt, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
 
-    if shape(one) != shape(two) or not one.ahead or any(
+    if not one.ahead or shape(one) != shape(two) or any(
             r.text or "unaligned" in load.attrs for r in (one, two) for load in r.loads):
         return False
     return one.kind != "async" or _copies(one) + _copies(two) <= COPIES_AT_ONCE

@@ -61,9 +61,12 @@ def write_tickets(block: Block, rings: list[Channel], first: tuple[Value, Value]
     """Write the fills and awaits of a role, in place. `first`: the constants 0 and 1. elected: one thread runs all of
     it. skips: how many tickets of a ring others take where such a value is made."""
     zero, one = first
-    ops = listed(block)
+    ops: dict[str, list[Op]] = {}
+    for op in listed(block):
+        if "ring" in op.attrs:
+            ops.setdefault(op.attrs["ring"], []).append(op)
     for ring in rings:
-        mine = [op for op in ops if op.attrs.get("ring") == ring.name]
+        mine = ops.get(ring.name, [])
         awaited = any(op.name == "await" for op in mine)
         if awaited:
             _thread_awaits(block, ring, mine, zero, (skips or {}).get(ring.name))
