@@ -82,8 +82,8 @@ class Candidate:
 def fitted(fn: Function, see: See | None = None) -> Candidate:
     """The first candidate that fits, else the last one; `see` is shown its passes. The function stays as it is."""
     found = _candidate(fn, {}, list(fn.attrs.get("report", ())))
-    for change in (_with_single_slots, _with_nothing_handed_on, _with_operands_each_time, _with_tight_rings,
-                   _without_store_role, _with_one_staging_tile, _with_one_group, _with_fewer_slots, _without_copies):
+    for change in (_with_single_slots, _with_less_kept, _with_tight_rings, _without_store_role,
+                   _with_one_staging_tile, _with_one_group, _with_fewer_slots, _without_copies):
         while (other := change(found)) is not None:
             found = other
     if see is None:
@@ -96,17 +96,14 @@ def _with_single_slots(c: Candidate) -> Candidate | None:
     return c.but(once=True) if not c.flows and "once" not in c.limits else None
 
 
-def _with_nothing_handed_on(c: Candidate) -> Candidate | None:
-    """Operands that a trip hands to the next one are in registers meanwhile, where two slots cost too much memory."""
-    handed = any(isinstance(line, Record) and line.kind == "operand" and "slots" in line.numbers
-                 for line in c.new.attrs["report"])
-    return c.but(hand_on=False) if handed and (not c.fits or c.depth == 1) else None
-
-
-def _with_operands_each_time(c: Candidate) -> Candidate | None:
-    """Operands that a loop does not change are written in every iteration, where keeping them costs too much memory."""
-    kept = any(isinstance(line, Record) and line.kind == "operand_kept" for line in c.new.attrs["report"])
-    return c.but(keep_operands=False) if kept and (not c.fits or c.depth == 1) else None
+def _with_less_kept(c: Candidate) -> Candidate | None:
+    """Operands that a trip hands on are in registers, and those that a loop does not change are written in every
+    iteration, where keeping them costs too much memory."""
+    said = [line for line in c.new.attrs["report"] if isinstance(line, Record)]
+    handed = any(line.kind == "operand" and "slots" in line.numbers for line in said)
+    kept = handed or any(line.kind == "operand_kept" for line in said)
+    less = {"hand_on" if handed else "keep_operands": False}
+    return c.but(**less) if kept and (not c.fits or c.depth == 1) else None
 
 
 def _with_tight_rings(c: Candidate) -> Candidate | None:
