@@ -1,9 +1,7 @@
 """Programs of several CTAs (`num_ctas`): who holds what, and which loads are shared by multicast.
 
-The CTAs of a cluster divide the rows of every product (with `cluster_split="N"` the columns): each loads its own slice
-of one operand, and a slice of the other, which it multicasts to all. With "K" each loads its own slice along K of both,
-and has a part of every product; the parts are summed (`exchange.py`) where `passes/divide_k.py` says. Without products,
-they divide the longest dimension of large tiles, and each has all of small ones.
+They divide the rows of every product (with `cluster_split="N"` the columns, with "K" what it sums over; the parts are
+summed where `passes/divide_k.py` says), or, without products, the longest dimension of large tiles.
 """
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Atomics of one number, and what they order: writes of the async proxy, and the other CTAs of a cluster.
 
 A cluster does its atomic of one number once, in the first thread of the first CTA: between a barrier of the role in all
-CTAs, if it releases or its result is needed, and telling all of them. That barrier also says that all have read what
-they were told before.
+CTAs, if it releases or its result is needed, and telling all of them (docs/scheduling.md, *Clusters*).
 """
 from __future__ import annotations
 

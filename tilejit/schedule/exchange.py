@@ -1,8 +1,7 @@
 """Sums over the CTAs of a cluster: where the parts meet in shared memory, and who may write when.
 
-Every CTA writes what it has of another one's share into that one's shared memory, and the bytes count on a barrier
-there (`full`); when a share has come from all, its owner sums it in the order of the CTAs and tells all that the slot
-is free (`free`). A tile larger than its slots is handed over in rounds.
+What other CTAs send counts on a barrier of a share's owner (`full`), who tells all when it is summed (`free`). A
+tile larger than its slots is handed over in rounds.
 """
 from __future__ import annotations
 

@@ -8,9 +8,6 @@ two sets of registers for the product, which are never copied:
         P1 = A[i+1] @ B[i+1];  wait for all but one;  s = s + P0 * scale[i]
         P0 = A[i+2] @ B[i+2];  wait for all but one;  s = s + P1 * scale[i+1]
     the last one or two
-
-Whether the operands of the product after the next are there is looked at behind the issue of the next (`peek`): the
-answer (tens of cycles) comes while sums are made.
 """
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Writes roles, each a slice of the function, and the protocol between them.
 
-The producer keeps what fills say that it does, and whatever decides where, whether and how often that happens. The
-store role keeps the stores in the same way, the consumers everything else. All keep the whole loop nest, so nested and
-persistent loops need no special case.
+The producer keeps fills, and whatever decides where, whether and how often they happen, the store role the stores, the
+consumers everything else; all the whole loop nest, so nested and persistent loops need no special case.
 """
 from __future__ import annotations
 

@@ -1,13 +1,9 @@
 """The store role: consumers fill the slots of a staging ring, warps of their own store and release them.
 
-The protocol of loads in the other direction; each consumer warpgroup has its own slots, barriers and storing warp.
-Consumer, per piece: wait `empty[slot]` at parity^1; write; fence; arrive on `full[slot]`. Store role, per ticket: wait
-`full[slot]` at parity; one thread stores, waits until that has been read from shared memory, and arrives on
-`empty[slot]`. Every store goes through all slots a whole number of times: only the parity runs on from tile to tile.
-
-Before an atomic that releases, stores must be written, not only read: consumers arrive on `asked`, the group's store
-warps, which come to the same place, wait for that, then for all that they have stored, and arrive on `drained`, where
-the consumers wait. (Two barriers: neither side may be two phases ahead of the other.)
+Every store goes through all slots a whole number of times: only the parity runs on from tile to tile. Before an atomic
+that releases, stores must be written, not only read: consumers arrive on `asked`, their store warps wait for that,
+then for all that they have stored, and arrive on `drained`. (Two barriers: neither side may be two phases ahead of the
+other.)
 """
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 """Tickets: puts the protocol of rings in the place of fills and awaits.
 
-Who fills, per ticket: waits for `empty[slot]` (a warp that does all by cp.async: for its threads), announces the bytes
-of TMA and bulk copies on `full[slot]` by one thread, or arrives there by cp.async in every one, and starts the copies,
-which complete there. Who reads: waits for `full[slot]`.
-
 A ticket, the running (slot, parity) pair, is carried through every loop and branch that takes one, so it runs on across
 outer loops, and a persistent kernel never drains its rings between tiles.
 """
