@@ -14,8 +14,8 @@ from tilejit.ir.types import DType, Pending, Tile, elem_of
 
 def size(v: Value) -> int:
     """32-bit registers of a thread for a tile or sums in flight; 0 for others."""
-    t = v.type.tile if isinstance(v.type, Pending) else v.type
-    if not isinstance(t, Tile) or t.layout is None:
+    t = v.type.tile if type(v.type) is Pending else v.type
+    if type(t) is not Tile or t.layout is None:
         return 0
     elem = elem_of(t)
     bits = elem.bits if isinstance(elem, DType) else 64

@@ -58,11 +58,11 @@ class LinearLayout:
     @staticmethod
     def from_bases(bases: Mapping[str, object], shape: tuple[int, ...]) -> LinearLayout:
         """Raises ValueError for a bad basis, and for sizes that `check_odd` refuses."""
-        rows = []
+        rows, sizes = [], [max(s, 1) for s in shape]
         for name, vectors in bases.items():
-            row = tuple(tuple(int(x) for x in v) for v in vectors)  # type: ignore[attr-defined]
+            row = tuple([tuple(map(int, v)) for v in vectors])  # type: ignore[attr-defined]
             for v in row:
-                if len(v) != len(shape) or any(not 0 <= x < max(s, 1) for x, s in zip(v, shape)):
+                if len(v) != len(sizes) or [x for x, s in zip(v, sizes) if not 0 <= x < s]:
                     raise ValueError(f"basis {v} of {name} does not fit shape {shape}")
             rows.append((name, row))
         layout = LinearLayout(tuple(rows), tuple(shape))
@@ -212,6 +212,7 @@ class LinearLayout:
         ones = tuple(1 if i == axis else s for i, s in enumerate(self.shape))
         return self.project(ones).drop_dim(axis)
 
+    @_remembered
     def part(self, axis: int, size: int) -> LinearLayout:
         """The layout of each of the equal parts of `size` elements (a power of two) along a dimension.
 
