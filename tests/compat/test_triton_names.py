@@ -98,6 +98,18 @@ def test_hooks_fire(triton):
     assert runtime.jit_cache_hook is None
 
 
+def test_hooks_fire_from_where_they_were(triton):
+    seen, JITFunction = [], triton.runtime.jit.JITFunction
+    assert JITFunction.cache_hook is None and JITFunction.compiled_hook is None
+    JITFunction.cache_hook = lambda **k: seen.append(k["compile"]["num_warps"])
+    JITFunction.compiled_hook = lambda **k: seen.append(k["fn"].name.rsplit(".", 1)[-1])
+    try:
+        launch(adder(triton), num_warps=2)
+    finally:
+        JITFunction.cache_hook = JITFunction.compiled_hook = None
+    assert seen == [2, "add"]
+
+
 def test_hooks_of_launches_are_those_of_tilejit(triton):
     """A function in the place of the chain, a scope that ends, kernels that are not Triton's; nothing stays behind."""
     import tilejit

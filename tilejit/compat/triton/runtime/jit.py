@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 from tilejit.compat.triton import knobs
 from tilejit.compat.triton.compiler.compiler import CompiledKernel
@@ -124,6 +124,10 @@ def _known(fn: Callable[..., Any], given: Iterable[int | str] | None) -> tuple[i
 
 
 class JITFunction(Kernel, JITCallable, KernelInterface):
+    #: the hooks of `triton.knobs.runtime`, where they were until Triton 3.3
+    cache_hook: ClassVar[Callable[..., Any] | None] = None
+    compiled_hook: ClassVar[Callable[..., Any] | None] = None
+
     def __init__(self, fn: Callable[..., Any], version: Any = None,
                  do_not_specialize: Iterable[int | str] | None = None,
                  do_not_specialize_on_alignment: Iterable[int | str] | None = None, debug: bool | None = None,
@@ -287,11 +291,11 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         cache = self.device_caches[driver.active.get_current_device()][0]
         if info["key"] in cache:
             return cache[info["key"]]
-        if _asked(knobs.runtime.jit_cache_hook, self, info):
+        if _asked(knobs.runtime.jit_cache_hook or JITFunction.cache_hook, self, info):
             return None
         def finish(compiled: Any) -> CompiledKernel:
             handle = self._handle(compiled, info)
-            _asked(knobs.runtime.jit_post_compile_hook, self, info)
+            _asked(knobs.runtime.jit_post_compile_hook or JITFunction.compiled_hook, self, info)
             return handle
 
         mode = active_mode.get()
@@ -318,7 +322,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
             entry = super()._entry(plan, flat, stream)
             self.handles[id(entry.compiled)] = handle
             return entry
-        if _asked(knobs.runtime.jit_cache_hook, self, info):
+        if _asked(knobs.runtime.jit_cache_hook or JITFunction.cache_hook, self, info):
             raise _Skipped
         load: tuple = (None, None, self.__name__, {}, info["key"])
         knobs.runtime.kernel_load_start_hook(*load)
@@ -327,7 +331,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         knobs.runtime.kernel_load_end_hook(*load)
         self._handle(entry.compiled, info)
         if len(self.entries) > before:
-            _asked(knobs.runtime.jit_post_compile_hook, self, info)
+            _asked(knobs.runtime.jit_post_compile_hook or JITFunction.compiled_hook, self, info)
         return entry
 
     def _handle(self, compiled: Any, info: dict[str, Any]) -> CompiledKernel:
