@@ -7,7 +7,7 @@ import pytest
 
 import tilejit
 import tilejit.language as tl
-from tilejit.passes.odd_rows import form, span
+from tilejit.passes.odd_rows import ANYWHERE, form, left, span
 from tilejit.runtime.launch import of_length
 
 BF16 = ml_dtypes.bfloat16
@@ -80,7 +80,7 @@ def test_one_row(columns, dtype, begin, gap):
 def test_several_rows_and_weights(monkeypatch, columns, dtype, wide, begins):
     """What lies elsewhere between 16 bytes is shifted out of vectors; an output does so element by element. (So many are
     left to shared memory, or to single elements, where nobody measures.)"""
-    monkeypatch.setattr(sys.modules["tilejit.passes.odd_rows"], "WARPS", (4, 4, 4, 4))
+    monkeypatch.setattr(sys.modules["tilejit.passes.odd_rows"], "ANYWHERE", ((40, 40, 40),) * 4)
     stride, pitch = columns + 1, columns + 3
     x, more, out = (rows(c, dtype, b, s, i) for i, (c, b, s) in enumerate(
         zip((columns, columns, 0), begins, (stride, pitch, pitch))))
@@ -92,6 +92,74 @@ def test_several_rows_and_weights(monkeypatch, columns, dtype, wide, begins):
     y = v / np.sqrt((v * v).mean(1, keepdims=True) + 1e-5) * weight.astype(np.float64) + bias.astype(np.float64)
     close(out[:, :columns], y, dtype)
     assert np.isnan(out[:, columns:].astype(np.float32)).all() and "begins=true" in str(made.ir)
+
+
+@tilejit.kernel
+def weighted(x, weight, bias, out, columns, stride, BLOCK: tl.constexpr, WAY: tl.constexpr = ""):
+    """Rmsnorm, or layernorm, of a row a program; WAY: rows whose addresses are no sum of the program's number."""
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = cols < columns
+    at = (row ^ 1 if WAY == "xor" else row) * stride + cols
+    v = tl.load(x + at, inside, other=0.0).to(tl.float32)
+    if bias is not None:
+        v = tl.where(inside, v - tl.sum(v, 0) / columns, 0.0)
+    y = v * tl.rsqrt(tl.sum(v * v, 0) / columns + 1e-5) * tl.load(weight + cols, inside).to(tl.float32)
+    if bias is not None:
+        y += tl.load(bias + cols, inside).to(tl.float32)
+    tl.store(out + at, y.to(out.dtype.element_ty), inside)
+
+
+def norms(columns, dtype, begin, gap, wide, at, biased, programs):
+    """Launches it for so many programs; what is found beside float64, and the kernel."""
+    stride, block = columns + gap, max(1024, tilejit.next_power_of_2(columns))
+    size = programs * stride
+    x, out = (np.full(size + 32, np.nan, dtype)[begin:begin + size].reshape(programs, stride) for _ in "xo")
+    x[:, :columns] = np.random.default_rng(5).standard_normal((programs, columns)).astype(dtype)
+    weight, bias = rows(columns, wide, at, columns, 3)[0], rows(columns, wide, 0, columns, 4)[0]
+    args = x, weight, bias if biased else None, out, columns, stride
+    with tilejit.knobs(target="emulator"):
+        tilejit.check(weighted, (programs,), *args, BLOCK=block, seeds=[0]).check()
+        made = weighted[(programs,)](*args, BLOCK=block)
+    v = x[:, :columns].astype(np.float64)
+    v -= v.mean(1, keepdims=True) if biased else 0
+    y = v / np.sqrt((v * v).mean(1, keepdims=True) + 1e-5) * weight.astype(np.float64)
+    close(out[:, :columns], y + bias.astype(np.float64) if biased else y, dtype)
+    assert np.isnan(out[:, columns:].astype(np.float32)).all()
+    return of_length(made, span(columns, *made.metadata.spanned[1:]))
+
+
+@pytest.mark.parametrize("columns, begin, gap, wide, at, biased", [
+    (1301, 0, 0, BF16, 0, True), (2553, 3, 2, BF16, 1, True), (2601, 1, 0, np.float32, 2, False),
+    (5120, 0, 1, BF16, 7, True)])
+def test_walks_over_rows_with_weights(columns, begin, gap, wide, at, biased):
+    """19 programs are the work of 8 CTAs: rows that begin alike, for which weights are shifted once."""
+    made = norms(columns, BF16, begin, gap, wide, at, biased, 19)
+    assert made.metadata.walks == 8 and made.metadata.blocks((19, 1, 1))[0] == 8 * made.metadata.num_ctas
+    assert "num_programs {axis=0, ctas=true}" in str(made.ir) and made.metadata.num_ctas == 1 + (columns == 5120)
+
+
+def test_rows_that_programs_do_not_walk_over():
+    """One warp's rows with a weight, 32-bit rows, and those whose programs' rows begin anywhere apart."""
+    options = {"BLOCK": 4096}
+    p = ("*bf16", "*bf16", None, "*bf16", "int32", "int32")
+    made = weighted.compile(*p, **options)
+    assert [of_length(made, span(n, *made.metadata.spanned[1:])).metadata.walks for n in (1001, 4001)] == [0, 8]
+    assert span(2001, *made.metadata.spanned[1:]) is None
+    for other in (weighted.compile(*p, WAY="xor", **options), weighted.compile("*fp32", "*fp32", None, "*fp32", *p[4:], **options)):
+        assert not other.metadata.spanned or span(4001, *other.metadata.spanned[1:]) is None
+
+
+@pytest.mark.parametrize("columns, dtype, gap", [(3208, BF16, 0), (4000, np.float32, 16), (6016, BF16, 16), (16, BF16, 0)])
+def test_rows_of_vectors(columns, dtype, gap):
+    """Wide rows that consist of vectors have as many of those as they are long, too."""
+    stride, block = columns + gap, max(4096, tilejit.next_power_of_2(columns))
+    x, out = np.full((3, stride), np.nan, dtype), np.full((3, stride), np.nan, dtype)
+    x[:, :columns] = np.random.default_rng(6).standard_normal((3, columns)).astype(dtype)
+    made = run(softmax, x, out, columns, stride, BLOCK=block)
+    e = np.exp(x[:, :columns].astype(np.float64))
+    close(out[:, :columns] * columns, e / e.sum(1, keepdims=True) * columns, dtype)
+    assert np.isnan(out[:, columns:].astype(np.float32)).all() and "row_read" in str(made.ir) and "vectors=" in str(made.ir)
+    assert made.metadata.num_ctas == 1 + (columns > 5120)
 
 
 @pytest.mark.parametrize("columns", [1, 7, 9, 505, 519, 1024])
@@ -127,15 +195,20 @@ def test_in_place():
 
 
 def test_spans():
-    """Every length has one span, whose lengths have one form; those that end in the last vectors are a span of their own."""
-    for unit in (4, 8):
-        seen = {}
-        for n in range(1, 8193):
-            low, high = seen.setdefault(n, span(n, 8192, unit, 8))
-            assert low <= n <= high and span(low, 8192, unit, 8) == span(high, 8192, unit, 8) == (low, high)
-            assert form(low, unit, 8) == form(n, unit, 8) == form(high, unit, 8)
-    assert form(1001, 8, 1) == (1, 1024) and form(4097, 8, 4) == (4, 5120) and span(1025, 1024, 8, 4) is None
-    assert span(1300, 2048, 8, 1) is None and span(20000, 32768, 8, 4) is None
+    """Every length has one span, whose lengths have one form; those that end in the last vectors are a span of their own.
+    Lengths around one without a form have none."""
+    for unit, ahead in ((4, 3), (8, 7), (8, 0)):
+        for limits in ((40, 40, 40, 40), (40, -40, 40, 56), (-40, 40)):
+            seen, most = {}, 8192
+            for n in range(1, most + 1, unit - ahead):
+                found = span(n, most, unit, ahead, limits)
+                low, high = seen.setdefault(n, found or left(n, most, unit, ahead, limits))
+                assert low <= n <= high and span(low, most, unit, ahead, limits) == found
+                assert high > most or span(high, most, unit, ahead, limits) == found
+                assert form(low, unit, ahead, limits) == form(n, unit, ahead, limits)
+    assert form(1001, 8, 7, (40,)) == (1, 1024) and form(4097, 8, 7, (40,) * 3) == (4, 5120)
+    assert span(1025, 1024, 8, 7, (40,) * 3) is None and span(1300, 2048, 8, 7, (40,)) is None
+    assert span(20000, 32768, 8, 7, (40,) * 3) is None and left(1300, 2048, 8, 7, (40,)) == (1274, 1 << 62)
 
 
 @tilejit.kernel
@@ -163,7 +236,7 @@ def counted(x, out, columns, stride, BLOCK: tl.constexpr, WAY: tl.constexpr):
 def test_what_stays(way, moved):
     """Values that depend on places, and reductions to which elements outside of the row add something."""
     made = counted.compile("*fp16", "*fp16", "int32", "int32", BLOCK=1024, WAY=way)
-    assert (made.metadata.spanned == ("columns", 1024, 8, 64)) is moved
+    assert (made.metadata.spanned == ("columns", 1024, 8, 7, ANYWHERE[0])) is moved
     assert counted.compile("*fp16", "*fp16", "int32", "int32", BLOCK=1024, WAY=way, odd_rows=False).metadata.spanned is None
     aligned = counted.compile("*fp16", "*fp16", "int32:16", "int32:16", BLOCK=1024, WAY=way)
     assert aligned.metadata.spanned is None
@@ -178,4 +251,4 @@ def test_lengths_are_compiled_for_as_they_come():
             e = np.exp(x.astype(np.float64))
             close(out, e / e.sum(1, keepdims=True), np.float16)
     spans = {b for e in softmax.entries.values() for b, made in e.lengths.items() if made.entry is not None}
-    assert {span(n, 1024, 8, 4) for n in (1001, 777, 601)} <= spans
+    assert {span(n, 1024, 8, 7, ANYWHERE[0]) for n in (1001, 777, 601)} <= spans

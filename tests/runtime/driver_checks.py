@@ -94,7 +94,7 @@ def merged():
 
 
 def lengths():
-    """Rows that begin anywhere have a kernel for each span of lengths, by launchers too; longer ones the kernel of all."""
+    """Rows that begin anywhere have a kernel for each span of lengths, by launchers too; one kernel is what is returned."""
     fake_torch()
     from tilejit.kernels.rows.softmax import softmax_kernel
 
@@ -109,7 +109,7 @@ def lengths():
     for n in (1001, 1003, 6001, 1005, 2001, 6003, 1001, 2003, 4001, 6001, 5117, 5119, 1001):
         warps = 1 if n < 1278 else 2 if n < 2558 else 4
         assert seen(n) == (32 * warps, n), (n, state.block[0])
-    assert state.loads == 5 and len({id(m) for m in made}) == 1
+    assert state.loads == 7 and len({id(m) for m in made}) == 1
     before = state.loads
     softmax_kernel.bind((3,), x, out, 1005, 1005, 1005, BLOCK=8192, num_warps=4)()
     assert state.block[0] == 32 and state.loads == before

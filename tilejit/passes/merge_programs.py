@@ -32,7 +32,7 @@ def merge_programs(fn: Function) -> Function:
     asked = fn.attrs.get("programs_per_cta")
     if asked == 1:
         return fn
-    varies = _varying(fn)
+    varies = varying(fn)
     why = _obstacle(fn, varies)
     if asked is None:
         count = 1 if why else _room(fn, varies)
@@ -58,7 +58,7 @@ def _room(fn: Function, varies: set[Value]) -> int:
     return 1 << count.bit_length() >> 1
 
 
-def _varying(fn: Function) -> set[Value]:
+def varying(fn: Function) -> set[Value]:
     found: set[Value] = set()
     for op in fn.body.ops:
         if _is_index(op) or not found.isdisjoint(read(op)):

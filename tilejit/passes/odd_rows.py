@@ -29,47 +29,61 @@ from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.behind import NOTHING, behind
 from tilejit.passes.copies import is_volatile
 from tilejit.passes.layouts_access import access_width
+from tilejit.passes.merge_programs import varying
 from tilejit.passes.rows import UNIT, Firsts
 from tilejit.passes.rules import const_of
 
-#: Elements of a thread at most, of rows of that many warps and of wider ones; of a row's tile at least (fewer are
-#: merged, or few).
-ELEMENTS, WIDE, LEAST = (40, 56), 32, 512
-#: Warps at most, by how many other rows and weights are shifted out of vectors, which takes registers and instructions
-#: (measured: docs/scheduling.md).
-WARPS = (64, 1)
-#: Warps of a CTA: they wait for one another less than CTAs do, of which a cluster has eight at most.
-PER = 4, 8
+#: Elements of a row's tile at least: of rows that begin anywhere (fewer are merged, or few); of those that consist of
+#: vectors, alone, or with another one or a weight.
+LEAST, EVEN = 512, (4096, 16384)
+#: Elements of a thread at most, of 1, 2, 4, .. warps (negative: such rows are left to shared memory), by how many other
+#: rows and weights there are: of rows that begin anywhere, out of whose vectors others are shifted; of rows and weights
+#: that consist of vectors; of those with weights that programs walk over, from two warps on (docs/scheduling.md).
+ANYWHERE = (40, 40, 40, 40, 40, 64, 128), (40,)
+IN_VECTORS = (40, 40, 40, 40, 40, 64, 128), (40, 40, 40, 40, 40, 40)
+WALKS = {1: (40, -40, 40, 40, 40, 56), 2: (-40, 40, 40, 40, 40, 56)}
+#: Warps of a CTA, twice as many where MANY have FEW elements a thread; how many of the numbers above are of one CTA.
+PER, MANY, FEW, ALONE = 4, 32, 56, 3
+
+Limits = tuple[int, ...]
 
 
-def longest(most: int, unit: int, limit: int) -> int:
-    return min(most, 32 * limit * ELEMENTS[limit >= WIDE] - unit + 1)
+def _longest(most: int, ahead: int, limits: Limits) -> list[int]:
+    return [min(most, (32 << i) * abs(each) - ahead) for i, each in enumerate(limits)]
 
 
-def form(most: int, unit: int, limit: int) -> tuple[int, int] | None:
-    """(warps, at most `limit`, elements of a tile) for rows that begin up to unit - 1 behind a vector of `unit`."""
-    for warps in (1 << i for i in range(limit.bit_length())):
-        if most <= longest(most, unit, warps):
-            turn = 32 * warps * unit
-            return warps, -(-(most + unit - 1) // turn) * turn
+def form(most: int, unit: int, ahead: int, limits: Limits) -> tuple[int, int] | None:
+    """(warps, elements of a tile) for rows of vectors of `unit`, which begin up to `ahead` behind one."""
+    for i, each in enumerate(limits):
+        if most + ahead <= (32 << i) * abs(each):
+            turn = (32 << i) * unit
+            return (1 << i, -(-(most + ahead) // turn) * turn) if each > 0 else None
     return None
 
 
-def span(n: int, most: int, unit: int, limit: int) -> tuple[int, int] | None:
+def span(n: int, most: int, unit: int, ahead: int, limits: Limits) -> tuple[int, int] | None:
     """The least and greatest length for which one function is compiled with n; None where n is more than a tile's, or
     has no form. A row that ends in the last vectors of threads is known to have all others.
     """
-    found = form(n, unit, limit) if 0 < n <= most else None
+    found = form(n, unit, ahead, limits) if 0 < n <= most else None
     if found is None:
         return None
     warps, size = found
     turn = 32 * warps * unit
-    low = max(1, size - turn - unit + 2, longest(most, unit, warps // 2) + 1 if warps > 1 else 1)
-    high, whole = min(most, size - unit + 1), size - turn + unit
+    low = max(1, size - turn - ahead + 1, *[x + 1 for x in _longest(most, ahead, limits) if x < n])
+    high, whole = min(most, size - ahead), size - turn + unit
     return (max(low, whole), high) if n >= whole else (low, min(high, whole - 1))
 
 
+def left(n: int, most: int, unit: int, ahead: int, limits: Limits) -> tuple[int, int]:
+    """The least and greatest length around n, which has no form, without one."""
+    ends = [0, *_longest(most, ahead, limits)]
+    return max([x + 1 for x in ends if x < n], default=n), min([x for x in ends if x >= n], default=1 << 62)
+
+
 def move_odd_rows(fn: Function) -> Function:
+    from tilejit.passes.odd_walks import write_walk
+
     shapes = {v.type.shape for op in fn.body.ops for v in op.results if isinstance(v.type, Tile)}
     asked, ctas = fn.attrs.get("odd_rows"), fn.attrs.get("num_ctas", 1)
     if len(shapes) != 1 or asked is False or ctas > 1 and "row_span" not in fn.attrs or \
@@ -78,45 +92,62 @@ def move_odd_rows(fn: Function) -> Function:
     (shape,) = shapes
     if len(shape) != 1 or shape[0] < LEAST:
         return fn
-    row = _Row(fn, shape[0])
+    row = Row(fn, shape[0])
     if not row.legal():
         return fn
     n, between = row.length(), fn.attrs.get("row_span")
     if isinstance(n, str) and between is None:
-        fn.attrs["spanned"] = (n, row.size, row.unit, row.warps)
+        fn.attrs["spanned"] = (n, row.size, row.unit, row.ahead, row.limits)
         fn.attrs.pop("mergeable", None)
         fn.attrs.setdefault("report", []).append(Record(
             "spanned", f"rows as long as {n} says: launches keep them in registers, by kernels of their own"))
         return fn
     low, high = between or (n, n)
-    found = form(high, row.unit, row.warps) if 0 < high <= row.size else None
+    found = form(high, row.unit, row.ahead, row.limits) if 0 < high <= row.size else None
     if found is not None:
         warps, size = found
-        per = min(warps, PER[warps >= WIDE])
+        per = min(warps, 2 * PER if warps >= MANY and size <= 32 * warps * FEW else PER)
         fn.attrs["num_warps"], fn.attrs["num_ctas"] = per, warps // per
         turn = 32 * warps * row.unit
-        row.write(size, max(0, (low - row.unit) // turn * turn))
+        whole = max(0, (low - row.unit) // turn * turn)
+        if row.walks and warps > 1:
+            write_walk(row, size, whole)
+        else:
+            row.write(size, whole)
         fn.attrs.pop("mergeable", None)
-        line = f"rows of {low} to {high} elements that begin anywhere: vectors in registers, {warps} warps"
+        where = " that begin anywhere" if row.ahead else ""
+        line = f"rows of {low} to {high} elements{where}: vectors in registers, {warps} warps"
         fn.attrs.setdefault("report", []).append(Record("odd_row", line, size=size, warps=warps))
     return fn
 
 
-def _is_place(t: Type) -> bool:
+def is_row(op: Op) -> bool:
+    """Whether an op loads or stores a tile."""
+    return op.name in ("load", "store") and isinstance(op.operands[0].type, Tile)
+
+
+def _counts(t: Type) -> bool:
     elem = elem_of(t)
-    return isinstance(t, Tile) and (isinstance(elem, Ptr) or elem.is_int())
+    return isinstance(elem, Ptr) or isinstance(elem, DType) and elem.is_int()
 
 
-class _Row:
+def _is_place(t: Type) -> bool:
+    return isinstance(t, Tile) and _counts(t)
+
+
+class Row:
     """The tiles of a function that has one row, of at most `size` elements."""
 
     def __init__(self, fn: Function, size: int):
-        self.fn, self.size, self.unit, self.warps = fn, size, 0, 0
+        self.fn, self.size, self.unit, self.ahead = fn, size, 0, 0
+        self.limits: Limits = ()
         self.facts: dict[Value, AxisInfo] = {}
         self.places: set[Value] = set()          # tiles of indices and addresses
         self.inside: dict[Value, Value] = {}     # mask -> what it compares indices with
         self.first: Op | None = None             # the load that says where the row begins
         self.late: list[Op] = []
+        self.varies: set[Value] = set()          # what differs from program to program
+        self.walks = False
         self.ends: dict[Value, Any] = {}
 
     def legal(self) -> bool:
@@ -170,8 +201,7 @@ class _Row:
         """Whether all accesses are of rows as long as the mask says, one of which differs from program to program and
         is not known to consist of vectors.
         """
-        accesses = [op for op in self.fn.body.ops if op.name in ("load", "store")
-                    and isinstance(op.operands[0].type, Tile)]
+        accesses = [op for op in self.fn.body.ops if is_row(op)]
         for op in accesses:
             pointer, mask = elem_of(op.operands[0].type), op.operands[1 if op.name == "load" else 2:][:1]
             elem = pointer.elem if isinstance(pointer, Ptr) else None
@@ -182,23 +212,44 @@ class _Row:
         if not self.inside or self.length() is None:
             return False
         self.first = next((op for op in accesses if op.name == "load" and self._varies(op.operands[0])), None)
-        shifted = sum(op.name == "load" for op in accesses) - 1
-        if self.first is None or shifted >= len(WARPS) or not any(op.name == "store" for op in accesses):
+        others = [op for op in accesses if op.name == "load" and op is not self.first]
+        if self.first is None or not any(op.name == "store" for op in accesses):
             return False
-        clusters = target_of(self.fn).hopper and not self.fn.attrs.get("launch_cooperative_grid")
-        self.warps = WARPS[shifted] if clusters else min(WARPS[shifted], PER[0])
-        self.facts = analyse(self.fn)
+        self.varies, self.facts = varying(self.fn), analyse(self.fn)
         self.unit = UNIT // elem_of(self.first.result.type).bytes  # type: ignore[union-attr]
-        return all(self.facts[op.operands[0]].contiguity[0] >= self.size for op in accesses) and \
-            access_width(self.first, self.facts, 0) < self.unit
+        even, weights = self._in_vectors(self.first), all(op.operands[0] not in self.varies for op in others)
+        self.walks = not even and weights and len(others) in WALKS and self._linear(self.first.operands[0]) and \
+            elem_of(self.first.result.type).bits == 16
+        forms = dict(enumerate(ANYWHERE if not even else IN_VECTORS if weights else IN_VECTORS[:1]))
+        if self.walks:
+            few = -1 if any(elem_of(op.result.type).bits == 32 for op in others) else None
+            forms[len(others)] = WALKS[len(others)][:few]
+        clusters = target_of(self.fn).hopper and not self.fn.attrs.get("launch_cooperative_grid")
+        self.limits, self.ahead = forms.get(len(others), ())[:None if clusters else ALONE], 0 if even else self.unit - 1
+        return bool(self.limits) and all(self.facts[op.operands[0]].contiguity[0] >= self.size for op in accesses) and \
+            (not even or self.size >= EVEN[len(others)] and all(map(self._in_vectors, accesses)))
+
+    def _in_vectors(self, access: Op) -> bool:
+        pointer = elem_of(access.operands[0].type)
+        assert isinstance(pointer, Ptr) and isinstance(pointer.elem, DType)
+        return access_width(access, self.facts, 0) * pointer.elem.bytes == UNIT
 
     def _varies(self, address: Value) -> bool:
         found = reached([address], lambda v: v.op.operands if isinstance(v.op, Op) else ())
         return any(isinstance(v.op, Op) and v.op.name == "program_id" for v in found)
 
+    def _linear(self, v: Value) -> bool:
+        """Whether a value is the program's number times something, plus something, that no program differs in."""
+        op = v.op
+        if v not in self.varies or not isinstance(op, Op):
+            return v not in self.varies
+        if op.name == "mul" and _counts(op.result.type):
+            return any(x not in self.varies for x in op.operands) and all(map(self._linear, op.operands))
+        return _counts(op.result.type) and (op.name == "program_id" or op.name in (
+            "add", "sub", "ptr_add", "cast", "splat") and all(map(self._linear, op.operands)))
+
     def _needs_ends(self, op: Op) -> bool:
-        return any(v in self.inside for v in op.operands) or \
-            op.name in ("load", "store") and isinstance(op.operands[0].type, Tile)
+        return any(v in self.inside for v in op.operands) or is_row(op)
 
     def _early(self) -> bool:
         assert self.first is not None
@@ -243,6 +294,7 @@ class _Row:
 
     # -- writing ------------------------------------------------------------------------------------------------
     def write(self, size: int, whole: int) -> None:
+        assert self.first is not None
         old, body = self.fn.body.ops, self.fn.body
         body.ops = []
         b = Builder(body)
@@ -251,27 +303,33 @@ class _Row:
         for op in (*old[:at], *self.late):
             self._insert(op, size, b)
         b.loc = old[at].loc
-        shift, end = self._ends(b, firsts)
+        shift, end = self.ends_of(b, self._start(self.first, firsts))
         back = b("sub", b.const(0, int32), shift)
-        inside = b("row_inside", shift, end, size=size, whole=whole)
+        ends = {"whole": whole} | ({} if self.ahead else {"vectors": self.unit})
+        inside = b("row_inside", shift, end, size=size, **ends)
         for op in (x for x in old[at:] if x not in self.late):
             b.loc = op.loc
-            if op.name not in ("load", "store") or not isinstance(op.operands[0].type, Tile):
+            if not is_row(op):
                 self._insert(op, size, b)
                 continue
-            base = b("ptr_add", self._start(op, firsts), back)
-            attrs = {k: op.attrs[k] for k in ("cache", "evict") if op.attrs.get(k)} | {"whole": whole}
+            base, attrs = b("ptr_add", self._start(op, firsts), back), self.attrs(op) | ends
             if op.name == "store":
                 b.op("row_write", base, op.operands[1], shift, end, **attrs)
                 continue
-            other = const_of(op.operands[2]) if len(op.operands) > 2 else 0
-            begins = self.facts[op.operands[0]].multiple(0, self.size, elem_of(op.result.type).bits // 8) % UNIT == 0
-            attrs |= {} if str(other) in ("0", "0.0") else {"fill": other}
-            attrs |= {"aligned": True} if op is self.first else {"begins": True} if begins else {}
             made[op.result] = b("row_read", base, shift, end, size=size, **attrs)
             made[op.result].name = op.result.name
         replace(body, made | dict.fromkeys(self.inside, inside))
         drop_dead(self.fn)
+
+    def attrs(self, op: Op) -> dict[str, Any]:
+        """Those of the access that stands for one."""
+        attrs = {k: op.attrs[k] for k in ("cache", "evict") if op.attrs.get(k)}
+        if op.name == "store":
+            return attrs
+        other = const_of(op.operands[2]) if len(op.operands) > 2 else 0
+        begins = self.facts[op.operands[0]].multiple(0, self.size, elem_of(op.result.type).bits // 8) % UNIT == 0
+        attrs |= {} if str(other) in ("0", "0.0") else {"fill": other}
+        return attrs | ({"aligned": True} if op is self.first or not self.ahead else {"begins": True} if begins else {})
 
     def _insert(self, op: Op, size: int, b: Builder) -> None:
         if any(v in self.inside for v in op.results):
@@ -282,11 +340,13 @@ class _Row:
                 op.attrs.update({k: x for k, x in (("shape", (size,)), ("type", v.type)) if k in op.attrs})
         b.insert(op)
 
-    def _ends(self, b: Builder, firsts: Firsts) -> tuple[Value, Value]:
-        assert self.first is not None
-        address = b("cast", self._start(self.first, firsts), dtype=int64)
-        ahead = b("cast", b("and", address, b.const(UNIT - 1, int64)), dtype=int32)
-        shift = b("idiv", ahead, b.const(UNIT // self.unit, int32))
+    def ends_of(self, b: Builder, start: Value) -> tuple[Value, Value]:
+        """Where the row that starts there begins and ends, counted from the 16 bytes in which it begins."""
+        shift = b.const(0, int32)
+        if self.ahead:
+            address = b("cast", start, dtype=int64)
+            ahead = b("cast", b("and", address, b.const(UNIT - 1, int64)), dtype=int32)
+            shift = b("idiv", ahead, b.const(UNIT // self.unit, int32))
         n = next(iter(self.inside.values()))
         n = b.const(int(const_of(n)), int32) if const_of(n) is not None else n  # type: ignore[arg-type]
         kept = b("minimum", b("maximum", n, b.const(0, n.type)), b.const(self.size, n.type))
@@ -296,3 +356,4 @@ class _Row:
         found = firsts.of(access.operands[0])
         assert found is not None and isinstance(found.type, Ptr)
         return found
+

@@ -21,7 +21,7 @@ _ROUNDS = 16
 
 def simplify(fn: Function) -> Function:
     for _ in range(_ROUNDS):
-        rewriter = _Rewriter()
+        rewriter = _Rewriter(bool(fn.attrs.get("walks")))
         rewriter.block(fn.body)
         replace(fn.body, rewriter.mapping)
         drop_dead(fn)                   # leaves nothing that could be rewritten further
@@ -46,10 +46,12 @@ class _Frame:
 class _Rewriter:
     """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed); `known` holds the pure
     ops that dominate the current one, by what they compute, `frames` the blocks around it, innermost last; `again`:
-    what was met before may look different now.
+    what was met before may look different now; `narrow`: 16-bit tiles are widened where they are used, since they take
+    half the registers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, narrow: bool) -> None:
+        self.narrow = narrow
         self.mapping: dict[Value, Value] = {}
         self.again = False
         self.known: dict[tuple, Op] = {}
@@ -129,7 +131,8 @@ class _Rewriter:
             self.mapping.update(zip(op.results, before.results))
             return True
         at = len(self.frames) - 1
-        while (changes := self.frames[at].changes) is not None and changes.isdisjoint(op.operands):
+        while (changes := self.frames[at].changes) is not None and changes.isdisjoint(op.operands) and \
+                not (self.narrow and _widens(op)):
             at -= 1
         self.frames[at].here.append(key)
         self._stays(op, self.frames[at])
@@ -223,3 +226,8 @@ class _Rewriter:
             body.ops.insert(0, beside)
             replace(body, {arg: beside.result})
             self.again = True
+
+
+def _widens(op: Op) -> bool:
+    return op.name == "cast" and isinstance(op.result.type, Tile) and \
+        (elem_of(op.operands[0].type).bits, elem_of(op.result.type).bits) == (16, 32)

@@ -86,7 +86,7 @@ def _handed_on(e: Emitter, ways: list[Edge]) -> set[int]:
 
     def loaded(v: Value, seen: tuple[int, ...] = ()) -> bool:
         if isinstance(v.op, Op):
-            return v.op.name == "load"
+            return v.op.name in ("load", "row_read")
         way = of.get(v)
         return way is not None and way.index not in seen and loaded(way.ends[0], (*seen, way.index))
 

@@ -244,7 +244,8 @@ def _program_id(e: Emitter, op: Op) -> None:
 
 @emits("num_programs")
 def _num_programs(e: Emitter, op: Op) -> None:
-    if op.attrs["axis"] == 0 and e.fn.attrs.get("programs", 1) > 1:
+    many = e.fn.attrs.get("programs", 1) > 1 or e.fn.attrs.get("walks")
+    if op.attrs["axis"] == 0 and many and not op.attrs.get("ctas"):
         e.set(op.result, load_scalar(e, ScalarParam(PROGRAMS, "int32"), int32))
         return
     e.set(op.result, e.p.new("b32", "mov.u32", f"%n{_unit(e)}id.{'xyz'[op.attrs['axis']]}"))
@@ -422,7 +423,7 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     return text, KernelMetadata(name, params, threads, shared, attrs["num_warps"], attrs["num_stages"],
                                 (ctas, 1, 1), target.name, e.fn.attrs.get("dependent_launch", False),
                                 bool(attrs.get("launch_cooperative_grid")), attrs.get("programs", 1),
-                                attrs.get("mergeable", 1), attrs.get("spanned"))
+                                attrs.get("mergeable", 1), attrs.get("spanned"), attrs.get("walks", 0))
 
 
 def check_instructions(e: Emitter, target: Target) -> None:

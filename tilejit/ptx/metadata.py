@@ -74,10 +74,13 @@ class KernelMetadata:
     mergeable: int = 1                   # how many could be one CTA's, by the option `programs_per_cta`
     #: (argument, elements of a tile, of 16 bytes, warps at most): the row that the argument is the length of would be
     #: kept in registers if it were known how long it is (`passes/odd_rows.py`)
-    spanned: tuple[str, int, int, int] | None = None
+    spanned: tuple[str, int, int, int, tuple[int, ...]] | None = None
+    #: CTAs walk over programs, a multiple of so many on from one to the next (0: they do not)
+    walks: int = 0
 
     def blocks(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-        return -(-grid[0] // self.programs) * self.cluster[0], grid[1], grid[2]
+        ctas = min(grid[0], self.walks) if self.walks else -(-grid[0] // self.programs)
+        return ctas * self.cluster[0], grid[1], grid[2]
 
     @property
     def shared(self) -> int:

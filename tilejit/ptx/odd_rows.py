@@ -43,7 +43,7 @@ class _Ends:
 
     def begun(self, at: int, before: str = "") -> str | None:
         """Predicate: the row has begun at a thread's element `at`, or so many before it; None where it surely has."""
-        if at >= _FIRST:
+        if at >= _FIRST or self.first == "0":
             return None
         p = self.e.p
         return p.new("pred", "setp.ge.s32", p.new("b32", "sub.s32", self.ahead, before) if before else self.ahead, -at)
@@ -76,7 +76,11 @@ class _Ends:
 
 def _ends(e: Emitter, op: Op, t: Tile) -> _Ends:
     assert t.layout is not None
-    first, last = (e.scalar(v) for v in op.operands[-2:])
+    at = 1 + (op.name == "row_write") - (op.name == "row_inside")
+    first, last = (e.scalar(v) for v in op.operands[at:at + 2])
+    if op.name == "row_read" and len(op.operands) > 3:      # a row that is not there has not begun
+        live = e.scalar(op.operands[3])
+        first, last = e.p.new("b32", "selp.b32", first, _NONE, live), e.p.new("b32", "selp.b32", last, -_NONE, live)
     return _Ends(e, t.layout, first, last, op.attrs["whole"])
 
 
@@ -89,8 +93,8 @@ def _row_inside(e: Emitter, op: Op) -> None:
     t = op.result.type
     assert isinstance(t, Tile)
     ends = _ends(e, op, t)
-    always = e.p.new("pred", "setp.eq.u32", 0, 0)
-    e.set(op.result, [ends.inside(at, 1) or always for _, at in ends.vectors(1)])
+    always, each = e.p.new("pred", "setp.eq.u32", 0, 0), op.attrs.get("vectors", 1)
+    e.set(op.result, [r for _, at in ends.vectors(each) for r in [ends.inside(at, each) or always] * each])
 
 
 @emits("row_read")
@@ -111,7 +115,7 @@ def _row_read(e: Emitter, op: Op) -> None:
         before = p.new("b32", "shr.u32", shift, size.bit_length() - 1)
         behind = p.new("b32", "and.b32", p.new("b32", "neg.s32", before), block // size - 1)
         shifted = p.new("pred", "setp.ne.u32", shift, 0)
-    filled = repeated(e, elem, fill)
+    filled, live = repeated(e, elem, fill), e.scalar(op.operands[3]) if len(op.operands) > 3 else None
     found: list[tuple[list[str], list[str], str | None]] = []
     for _, at in ends.vectors(count):
         blocks = count * size // block
@@ -128,10 +132,12 @@ def _row_read(e: Emitter, op: Op) -> None:
             if pred:
                 for r in regs:
                     p("mov.b32", r, filled)
+            pred = pred or live
             vec = f".v{len(regs)}" if len(regs) > 1 else ""
             p(f"{opcode}{vec}.b32", vector(regs), f"[{start}+{at * size + k * block}]", pred=pred)
             raw += regs
         single: list[str] = []
+        whole = None if op.attrs.get("vectors") else whole
         if whole:
             single = p.regs(cls, count)
             for i, (r, inside) in enumerate(zip(single, ends.singly(at, count, whole))):
@@ -159,18 +165,22 @@ def _row_write(e: Emitter, op: Op) -> None:
     elem, ends, opcode = elem_of(t), _ends(e, op, t), opcode_of(op, "st")
     assert isinstance(elem, DType)
     count, size, base = t.layout.contiguous_registers(0), elem.bytes, e.scalar(op.operands[0])
-    each = min(count, 16 // size)
+    each, unit = min(count, 16 // size), op.attrs.get("vectors", 0)
     address = _address(e, base, t.layout, size)
     elsewhere, done = p.label("elsewhere"), p.label("written")
-    between = p.new("b32", "and.b32", p.new("b32", "cvt.u32.u64", base), each * size - 1)
-    p("bra", elsewhere, pred=p.new("pred", "setp.ne.u32", between, 0))
+    if ends.first != "0":
+        between = p.new("b32", "and.b32", p.new("b32", "cvt.u32.u64", base), each * size - 1)
+        p("bra", elsewhere, pred=p.new("pred", "setp.ne.u32", between, 0))
     for i, at in ends.vectors(each):
-        whole = ends.inside(at, each)
+        whole = ends.inside(at // unit * unit, unit) if unit else ends.inside(at, each)
         store(e, opcode, elem, values[i:i + each], f"[{address}+{at * size}]", whole)
-        for k, inside in enumerate(ends.singly(at, each, whole) if whole else []):
+        for k, inside in enumerate(ends.singly(at, each, whole) if whole and not unit else []):
             store(e, opcode, elem, [values[i + k]], f"[{address}+{(at + k) * size}]", inside)
+    if ends.first == "0":
+        return
     p("bra", done)
     p.place(elsewhere)
     for i, at in ends.vectors(1):
-        store(e, opcode, elem, [values[i]], f"[{address}+{at * size}]", ends.inside(at, 1))
+        whole = ends.inside(at // unit * unit, unit) if unit else ends.inside(at, 1)
+        store(e, opcode, elem, [values[i]], f"[{address}+{at * size}]", whole)
     p.place(done)

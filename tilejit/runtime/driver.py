@@ -251,7 +251,7 @@ class LoadedKernel:
 
     def __init__(self, dev: Device, code: bytes, name: str, threads: int, shared_bytes: int,
                  cluster: tuple[int, int, int] = (1, 1, 1), pdl: bool | str = False,
-                 target: Target = TARGETS[DEFAULT], cooperative: bool = False, programs: int = 1):
+                 target: Target = TARGETS[DEFAULT], cooperative: bool = False, programs: int = 1, walks: int = 0):
         driver = api()
         if dev.capability[0] != 9 if target.hopper else dev.capability[0] < target.sm // 10:
             other = '; target="sm_80" runs there' if target.hopper and dev.capability >= (8, 0) else ""
@@ -262,7 +262,7 @@ class LoadedKernel:
                               f"{dev.max_shared} a block: use fewer num_stages or smaller tiles")
         dev.activate()
         self.device, self.name, self.threads, self.shared, self.cluster = dev, name, threads, shared_bytes, cluster
-        self.pdl, self.cooperative, self.programs = pdl, cooperative, programs
+        self.pdl, self.cooperative, self.programs, self.walks = pdl, cooperative, programs, walks
         image = code if code[:4] == b"\x7fELF" else code + b"\0"
         self.module = self._load(image)
         self.function = check(driver.cuModuleGetFunction(self.module, name.encode()), f"finding kernel {name}")
@@ -351,7 +351,10 @@ class LoadedKernel:
             attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attributes[-1].value.cooperative = 1
         config = driver.CUlaunchConfig()
-        config.gridDimX = -(-grid[0] // self.programs) * self.cluster[0]
+        ctas = -(-grid[0] // self.programs)
+        if self.walks and ctas > self.walks:
+            ctas = min(ctas, max(1, self.resident() // self.walks) * self.walks)
+        config.gridDimX = ctas * self.cluster[0]
         config.gridDimY, config.gridDimZ = grid[1], grid[2]
         config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1
         config.sharedMemBytes, config.hStream = self.shared, driver.CUstream(stream)

@@ -129,7 +129,7 @@ class Variants:
 
 
 def told(meta: KernelMetadata, grid: Grid, flat: tuple) -> tuple:
-    return (*flat, grid[0]) if meta.programs > 1 else flat
+    return (*flat, grid[0]) if meta.programs > 1 or meta.walks else flat
 
 
 def addresses(flat: tuple) -> dict[int, Reader]:
@@ -161,7 +161,7 @@ class DeviceEntry(Variants):
             cubin = None                        # a cubin runs on its own generation only, the PTX on later ones too
         self.loaded = driver.LoadedKernel(dev, cubin or compiled.ptx.encode(), meta.name, meta.num_threads,
                                           meta.shared_bytes, meta.cluster, meta.pdl, target, meta.cooperative,
-                                          meta.programs)
+                                          meta.programs, meta.walks)
         if cubin is None:
             local = self.loaded.attribute("LOCAL_SIZE_BYTES")
             compiled.resources = Resources(self.loaded.attribute("NUM_REGS"), stack=local)

@@ -90,11 +90,10 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
         known = text.name(same_as(*[arguments[n] for n in text.tensors], sizes=False)) + called
         text.guards.append(f"({known} or {each})" if len(text.tensors) > 1 else each)
     if (row := compiled.metadata.spanned) is not None and row[0] not in given:
-        from tilejit.passes.odd_rows import longest
+        from tilejit.passes.odd_rows import left
 
-        low, high = entry.compiled.options.get("row_span", (1, longest(*row[1:])))
-        text.guards.append(f"{low} <= {row[0]} <= {high}" if entry.compiled is not compiled else
-                           f"not {low} <= {row[0]} <= {high}")
+        low, high = entry.compiled.options.get("row_span") or left(int(arguments[row[0]]), *row[1:])
+        text.guards.append(f"{low} <= {row[0]} <= {high}")
     for table, key, value in captured:
         text.guards.append(f"{text.name(table)}.get({key!r}) is {text.name(value)}")
     comma = ", " if arguments else ""

@@ -37,6 +37,7 @@ class Task:
     cluster: tuple[int, int, int]
     pdl: bool | str
     cooperative: bool
+    walks: int
     target: str
     grid: tuple[int, int, int]
     params: tuple[bytes, ...]
@@ -82,7 +83,7 @@ class Runner:
         target = target_named(task.target)
         cubin = task.cubin if self.device.capability[0] == target.sm // 10 else None
         loaded = driver.LoadedKernel(self.device, cubin or task.ptx.encode(), task.name, task.threads, task.shared,
-                                     task.cluster, task.pdl, target, task.cooperative)
+                                     task.cluster, task.pdl, target, task.cooperative, walks=task.walks)
         for i in task.restored:
             if i not in self.saved:
                 base, offset, nbytes = self.memory[i]

@@ -241,7 +241,7 @@ class Bound:
         except NotForTMA:
             return self.task(without_maps(compiled), shared, **more)
         return Task(compiled.cubin, compiled.ptx, m.name, m.num_threads, m.shared_bytes, m.cluster, m.pdl,
-                    m.cooperative, m.target, (-(-first // m.programs), *self.grid[1:]), tuple(packed), **more)
+                    m.cooperative, m.walks, m.target, (-(-first // m.programs), *self.grid[1:]), tuple(packed), **more)
 
 
 class Trials:

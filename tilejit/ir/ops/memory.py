@@ -85,45 +85,48 @@ def _row_of(o: Op, size: int) -> None:
     e = o.operands[0].type
     if not isinstance(e, Ptr) or not isinstance(e.elem, DType):
         raise CompilationError(f"{o.name}: expected a pointer, found {e}", o.loc)
-    if any(v.type != int32 for v in o.operands[-2:]) or size < o.attrs["whole"]:
+    if any(v.type not in (int32, int1) for v in o.operands[-2:]) or size < o.attrs["whole"]:
         raise CompilationError(f"{o.name}: a row of {size} has no ends of {o.operands[-1].type}", o.loc)
 
 
-def _in_row(size: int, first: Any, last: Any) -> np.ndarray:
+def _in_row(o: Op, size: int, first: Any, last: Any) -> np.ndarray:
     at = np.arange(size)
-    return (at >= first) & (at < last)
+    unit = o.attrs.get("vectors", 1)
+    return (at // unit * unit >= first) & (at // unit * unit + unit <= last)
 
 
-@op("row_inside", "first last", "size whole", traits="cheap registers", layout="free")
+@op("row_inside", "first last", "size whole vectors?", traits="cheap registers", layout="free")
 def row_inside(o: Op) -> list[Type]:
-    """Which of `size` elements a row has, from `first`, below 16, to before `last`, with all below `whole`."""
+    """Which of `size` elements a row has, from `first`, below 16, to before `last`, with all below `whole`. `vectors`:
+    those, of so many elements, that it has as a whole."""
     return [Tile((o.attrs["size"],), int1)]
 
 
 @row_inside.meaning
 def _row_inside(m: Any, o: Op, first: Any, last: Any) -> np.ndarray:
-    return _in_row(o.attrs["size"], first, last)
+    return _in_row(o, o.attrs["size"], first, last)
 
 
-@op("row_read", "base first last", "size whole fill? aligned? begins? cache? evict?", effects="read", layout="block")
+@op("row_read", "base first last live?", "size whole fill? aligned? begins? vectors? cache? evict?", effects="read",
+    layout="block")
 def row_read(o: Op) -> list[Type]:
     """`size` elements from base; those outside the row (`row_inside`) are `fill`, or zeros, and not read. `aligned`:
-    base is a multiple of 16 bytes; `begins`: the row's first element is.
-    """
+    base is a multiple of 16 bytes; `begins`: the row's first element is. Of a row that is not `live` nothing is read,
+    and elements are anything."""
     _row_of(o, o.attrs["size"])
     return [Tile((o.attrs["size"],), o.operands[0].type.elem)]  # type: ignore[union-attr]
 
 
 @row_read.meaning
-def _row_read(m: Any, o: Op, base: np.ndarray, first: Any, last: Any) -> np.ndarray:
+def _row_read(m: Any, o: Op, base: np.ndarray, first: Any, last: Any, live: Any = True) -> np.ndarray:
     t = o.results[0].type
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
     address = base + (np.arange(t.shape[0]) * t.elem.bytes).astype(base.dtype)
     other = np.broadcast_to(num.constant(o.attrs["fill"], t.elem), t.shape) if "fill" in o.attrs else None
-    return m.load(o, address, t.elem, _in_row(t.shape[0], first, last), other)
+    return m.load(o, address, t.elem, _in_row(o, t.shape[0], first, last) & live, other)
 
 
-@op("row_write", "base value first last", "whole cache? evict?", effects="write", layout="block")
+@op("row_write", "base value first last", "whole vectors? cache? evict?", effects="write", layout="block")
 def row_write(o: Op) -> None:
     """Write the elements that a row has, from base on (see `row_read`)."""
     t = o.operands[1].type
@@ -137,7 +140,7 @@ def row_write(o: Op) -> None:
 def _row_write(m: Any, o: Op, base: np.ndarray, value: np.ndarray, first: Any, last: Any) -> None:
     size = value.dtype.itemsize
     address = base + (np.arange(value.shape[0]) * size).astype(base.dtype)
-    m.store(o, address, value, _in_row(value.shape[0], first, last))
+    m.store(o, address, value, _in_row(o, value.shape[0], first, last))
 
 
 @op("store", "ptr value mask?", "cache? evict? seldom?", effects="write", traits="elementwise", layout="access")

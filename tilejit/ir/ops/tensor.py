@@ -27,9 +27,9 @@ def _program_id(m: Any, o: Op) -> np.ndarray:
     return np.array(m.pid[o.attrs["axis"]], np.int32)
 
 
-@op("num_programs", attrs="axis", traits="cheap program", layout="none")
+@op("num_programs", attrs="axis ctas?", traits="cheap program", layout="none")
 def num_programs(o: Op) -> list[Type]:
-    """Number of programs along a grid axis."""
+    """Number of programs along a grid axis; `ctas`: of those that walk over the others, too."""
     return [int32]
 
 
