@@ -62,6 +62,8 @@ def _runs(body: Block) -> list[list[Op]]:
         alone = not tile or "elementwise" in op.define.traits
         if "registers" in op.define.traits or alone and op.define.pure:
             out[-1].append(op)
+        elif op.define.regions == "fold" and not out[-1] and out[-2:-1] and op.operands[0].op is out[-2][-1]:
+            out[-2].append(op)                   # a fold's results are folded again as they come
         else:
             out += [[op], []]
     return out

@@ -14,6 +14,7 @@ from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
 from tilejit.passes.folds import merge_folds
+from tilejit.passes.late_sums import late_sums
 from tilejit.passes.load_ahead import load_ahead
 from tilejit.passes.lower_desc import lower_desc
 from tilejit.passes.merge_programs import merge_programs
@@ -52,6 +53,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("rows", find_rows),
     ("simplify2", simplify),
     ("contract", contract),
+    ("late_sums", late_sums),
     ("split_masks", split_masks),
     ("unroll", unroll),
     ("divide_k", divide_k),

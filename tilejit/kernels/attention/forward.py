@@ -35,6 +35,11 @@ EQUAL = 0.9
 #: Three warpgroups take 192 queries at once where rows that are not there are no more than so many of the others, by
 #: the bytes of an element: they are that much faster than two.
 PADDED = {1: 1.08, 2: 1.13}
+#: Bytes of keys and values that stay in L2 while their blocks are computed.
+STAYS = 32 << 20
+#: With a causal mask three warpgroups are faster than two from so many keys on: what is masked for nothing, and what a
+#: program's start and end cost, are less then.
+LONG = 4096
 #: Places of arrays in a call.
 _Q, _K, _V, _OUT, _LSE, _EXTRAS = range(6)
 
@@ -80,11 +85,11 @@ def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal
            most: int) -> tuple[int, int]:
     """Queries and keys (`most` at most) of a block: as many keys as leave registers for the sums and shared memory for
     two blocks of each operand, if they are not padded much. Where heads are narrow the softmax takes as long as the
-    products, and three warpgroups hide more of it than two, if nothing is masked. plain: no more is asked of a score
-    than a causal mask; packed: sequences lie one after another, or in pages."""
+    products, and three warpgroups hide more of it than two. plain: no more is asked of a score than a causal mask;
+    packed: sequences lie one after another, or in pages."""
     size = q.dtype.bytes
-    if max(wide, wide_v) <= 64 < keys and plain and not causal and most >= 128 and not (packed and size == 1) and \
-            _padded(queries, 192) <= PADDED[size] * _padded(queries, 128):
+    if max(wide, wide_v) <= 64 < keys and plain and (not causal or keys >= LONG) and most >= 128 and \
+            not (packed and size == 1) and _padded(queries, 192) <= PADDED[size] * _padded(queries, 128):
         return 192, 128
     return 64 if queries <= 64 else 128, keys_of_tile(size, queries, keys, wide, wide_v, causal, plain, most)
 
@@ -127,6 +132,15 @@ def _equal(blocks: int, heads: int, causal: bool, chip: int) -> bool:
     return blocks * heads / 2 >= EQUAL * _padded(tilejit.cdiv(blocks, 2) * heads, chip)
 
 
+def _together(heads: int, size: int) -> int:
+    """Heads, a power of two of them, whose keys and values, `size` bytes each, stay in L2 together: the longest blocks
+    of all are first, so that the multiprocessors end together (FlashAttention-3's order)."""
+    together = 1
+    while heads % (2 * together) == 0 and 2 * together * size <= STAYS:
+        together *= 2
+    return together
+
+
 @lru_cache(maxsize=1024)
 def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, extras: Extras,
                  case: Case, tiles: tuple[int, int] | None, persistent: bool | None, chip: int,
@@ -161,11 +175,13 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     # Three warpgroups have the registers for scores of the next block beside the values of this one, but not for more,
     # nor, by one, where a program has a block.
     ahead = bm > 128 and not ends and not any(infos)
+    sorts = case.high and (bm > 128 or not persistent)       # pairs of blocks take as long as other pairs
+    together = _together(heads, keys * (wide + wide_v) * k.dtype.bytes) if sorts else 1
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
         PERSISTENT=persistent, TURNED=eight, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16,
-        products_ahead=ahead or None)
-    grid = (min(chip, blocks * heads * batch),) if persistent else (blocks, heads, batch)
+        products_ahead=ahead or None, ping_pong=max(wide, wide_v) <= 64 and plain, TOGETHER=together)
+    grid = (min(chip, blocks * heads * batch),) if persistent else (blocks * together, heads // together, batch)
     work, values = Work(_EXTRAS + len(infos)), At(_V, blocks_of(v, bn, wide_v))
     if eight:
         at, turned = _turned(work, v)

@@ -227,7 +227,7 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
 def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, heads, batches, opts,
                      GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                      PARTS: tl.constexpr, PERSISTENT: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
-                     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
+                     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, TOGETHER: tl.constexpr = 1):
     """Descriptors of [batch, sequence, heads, d] with blocks [1, BM or BN, 1, D or DV]; GROUP query heads share one of
     keys and values. lse: None, or [parts, batch, heads, queries], of sequences one after another [heads, queries in
     all]. scale: of products, times log2(e) where nothing else changes scores. opts: `scores.Options`.
@@ -237,17 +237,23 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
     sequence, kv heads, PACK, d] then). PARTS: so many programs have a part of the keys each; out_desc has their results
     (fp32) one after another along the batch.
 
-    Programs (query blocks, heads, batches * PARTS), or fewer in one dimension that take one block after the other
-    (PERSISTENT: the next one's keys are loaded while this one's result is stored). Blocks with the most keys come
-    first. TURNED: v_desc is of what `turn_kernel` makes, with blocks [1, 1, DV, BN].
-    """
+    Programs (query blocks * TOGETHER, heads / TOGETHER, batches * PARTS), or fewer in one dimension that take one block
+    after the other (PERSISTENT: the next one's keys are loaded while this one's result is stored). Blocks with the most
+    keys come first, of TOGETHER heads at a time. TURNED: v_desc is of what `turn_kernel` makes, with blocks
+    [1, 1, DV, BN]."""
     if PERSISTENT:
         blocks = tl.cdiv(queries, BM)
-        if opts.band.right is None:
-            for tile in tl.range(tl.program_id(0), blocks * heads * batches, tl.num_programs(0)):
-                head = tile // blocks
+        if opts.band.right is None or TOGETHER > 1:
+            # Dealt to and fro, so that nobody has the longest block of every round.
+            each, tiles = tl.num_programs(0), blocks * heads * batches
+            rounds = tiles // each
+            last = tl.where(rounds % 2 == 0, tl.program_id(0), each - 1 - tl.program_id(0))
+            for i in tl.range(0, rounds + (last < tiles - rounds * each)):
+                tile = i * each + tl.where(i % 2 == 0, tl.program_id(0), each - 1 - tl.program_id(0))
+                section, rest = tile // (blocks * TOGETHER), tile % (blocks * TOGETHER)
+                head = section * TOGETHER + rest % TOGETHER
                 queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
-                                  (blocks - 1 - tile % blocks) * BM, head % heads, head // heads, 0, heads, batches,
+                                  (blocks - 1 - rest // TOGETHER) * BM, head % heads, head // heads, 0, heads, batches,
                                   opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV)
         else:
             # The block with the most keys goes with the one with the fewest, and so on: all pairs have as many.
@@ -264,5 +270,6 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
     else:
         batch = tl.program_id(2)
         queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
-                          (tl.num_programs(0) - 1 - tl.program_id(0)) * BM, tl.program_id(1), batch // PARTS,
-                          batch % PARTS, heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV)
+                          (tl.num_programs(0) - 1 - tl.program_id(0)) // TOGETHER * BM,
+                          tl.program_id(1) * TOGETHER + tl.program_id(0) % TOGETHER, batch // PARTS, batch % PARTS,
+                          heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV)
