@@ -1,8 +1,11 @@
 """Loads through pointers as asynchronous copies: tile IR text in, what is made of it out."""
 import re
 
+import numpy as np
 import pytest
 
+import tilejit
+import tilejit.language as tl
 from tilejit import passes, schedule
 from tilejit.ir import walk
 from tilejit.ir.text import parse_function, print_function
@@ -323,3 +326,36 @@ def test_copies_that_do_not_fit():
     for columns, said in ((256, "num_stages=3: more do not fit"), (512, "num_stages=1: more do not fit")):
         report = schedule.run(passes.run(parse_function(wide(columns, 4)))).attrs["report"]
         assert any(line.startswith(said) for line in report)
+
+
+@tilejit.kernel
+def decayed(k, v, g, out, n, B: tl.constexpr):
+    """Sums that decay by numbers of their rows, which k's columns are multiplied by."""
+    at = tl.arange(0, B)
+    total = tl.zeros((B, B), tl.float32)
+    for i in range(0, n, B):
+        rows = tl.load(g + i + at)
+        a = tl.load(k + at[:, None] + (i + at)[None, :] * B)
+        total = tl.dot((a * rows[:, None]).to(tl.float16), tl.load(v + (i + at)[:, None] * B + at),
+                       total * tl.exp2(rows)[:, None])
+    tl.store(out + at[:, None] * B + at, total)
+
+
+@pytest.mark.parametrize("warps, size", [(1, 32), (4, 64)])
+def test_slots_are_read_in_each_layout(warps, size):
+    """A conversion of what is in shared memory is a read of its own, without barriers."""
+    made = decayed.compile("*fp16:16", "*fp16:16", "*fp32:16", "*fp32:16", "int32:16", B=size, num_warps=warps,
+                           pointer_tma=False)
+    body = made.scheduled[made.scheduled.index(" = for "):]
+    assert body.count("local_load") > 2 and not re.search(rf"convert .*: fp32\[{size},", body)
+    n = 3 * size
+    k, v = (np.random.default_rng(i).standard_normal((n, size)).astype(np.float16) for i in range(2))
+    g, out = -np.random.default_rng(2).random(n, np.float32), np.zeros((size, size), np.float32)
+    tilejit.check(decayed, (1,), k, v, g, out, n, B=size, num_warps=warps, pointer_tma=False, seeds=[0]).check()
+    want = np.zeros_like(out)
+    for i in range(0, n, size):
+        much = g[i:i + size, None]
+        want = want * np.exp2(much) + (k[i:i + size].T * much).astype(np.float16) @ v[i:i + size].astype(np.float32)
+    with tilejit.knobs(target="emulator"):
+        decayed[(1,)](k, v, g, out, n, B=size, num_warps=warps, pointer_tma=False)
+    np.testing.assert_allclose(out, want, rtol=1e-2, atol=1e-1)

@@ -9,6 +9,7 @@ from tilejit.ir.report import Record
 from tilejit.ir.types import Tile
 from tilejit.layout.convert import Registers, Shuffles, Swaps, plan
 from tilejit.layout.linear import LinearLayout
+from tilejit.passes.copies import pipelined_loops, refused, wants_copies
 from tilejit.passes.layouts_rules import backward, natural, wanted
 
 
@@ -103,7 +104,16 @@ def _before(fn: Function, op: Op, table: dict) -> bool:
 
 def _is_loaded(v: Value) -> bool:
     """A load through shared memory would have one more read beside a conversion."""
+    while isinstance(v.op, Op) and v.op.name == "convert":
+        v = v.op.operands[0]
     return isinstance(v.op, Op) and v.op.define.effects == {"read"}
+
+
+def _is_copied(fn: Function, v: Value) -> bool:
+    """Whether a value is read from shared memory, where copies put it: in any layout at the same price."""
+    op = v.op
+    return isinstance(op, Op) and (op.name == "row_load" or op.name == "load" and not refused(op)
+                                   and wants_copies(fn, op, pipelined_loops(fn)))
 
 
 def _after(fn: Function, op: Op, table: dict) -> bool:
@@ -115,7 +125,7 @@ def _after(fn: Function, op: Op, table: dict) -> bool:
     if len(users) != 1 or len(user.results) != 1 or user.regions or user.parent is not op.parent \
             or not user.define.pure or "elementwise" not in user.define.traits \
             or sum(isinstance(v.type, Tile) for v in user.operands) != 1 \
-            or _bytes(user.result) >= _bytes(op.result) and not _repeats(op):
+            or _bytes(user.result) >= _bytes(op.result) and not _repeats(op) or _is_copied(fn, op.operands[0]):
         return False
     want = user.result.tile
     user.operands[users[0][1]] = op.operands[0]

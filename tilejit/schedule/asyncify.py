@@ -208,7 +208,7 @@ def _to_registers(load: Op, b: Builder, c: Context) -> None:
     users = [u for u, i in c.uses.get(load.result, ())
              if not (u.name == "dot" and i < 2 and reads_slot(u, i))
              and not (u.name in ("trans", "convert") and in_place(u.result, c.uses))]
-    for result in dict.fromkeys(u.result if u.name == "convert" and u.parent is load.parent else load.result
+    for result in dict.fromkeys(u.result if u.name == "convert" and u.parent is b.block else load.result
                                 for u in users):
         t = result.tile
         if t.layout is None:
