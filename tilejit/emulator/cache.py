@@ -1,5 +1,5 @@
-"""Loads the compiled virtual machine from numba's cache, in a folder named by a digest of the machine's sources: numba
-only notices changes of the file that defines the compiled function."""
+"""Loads the virtual machine from numba's cache, in a folder named by a digest of its sources: numba only notices
+changes of one file."""
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,5 @@
-"""Where divided warps meet again: immediate post-dominators of branches (Cooper, Harvey and Kennedy, "A Simple, Fast
-Dominance Algorithm", on the reversed graph with one virtual exit)."""
+"""Where divided warps meet again: immediate post-dominators (Cooper, Harvey and Kennedy, "A Simple, Fast Dominance
+Algorithm", reversed)."""
 from __future__ import annotations
 
 

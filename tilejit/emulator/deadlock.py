@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def give_up(c: Cluster) -> bool:
-    """End the waits with a time limit (PTX ISA, mbarrier.try_wait, suspendTimeHint), each once a phase, so that a loop
-    around one deadlocks all the same. False if there are none."""
+    """End the waits with a time limit, each once a phase, so that a loop around one deadlocks all the same. False:
+    there are none."""
     found = False
     for key, items in list(c.waiters.items()):
         for w in [w for w in items if w.limited >= 0 and (w.warp, w.pc, w.limited) not in c.timed_out]:

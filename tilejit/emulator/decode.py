@@ -1,5 +1,5 @@
-"""From parsed PTX to the rows of the virtual machine. Operands become register indices, of hidden registers too (zero,
-the sink `_`, the carry flag, special registers, constants), filled in when a CTA starts."""
+"""From parsed PTX to rows of the virtual machine. Operands are register indices, of hidden ones too (zero, the sink
+`_`, carry, special registers, constants)."""
 from __future__ import annotations
 
 import struct
@@ -53,8 +53,8 @@ class Address:
 
 @dataclass(frozen=True)
 class External:
-    """An instruction that Python carries out: register indices; an immediate of kind `i` is its value, a vector a
-    tuple, a negated predicate ("not", register)."""
+    """An instruction that Python carries out: register indices; of kind `i` the value, a vector a tuple, a negated
+    predicate ("not", register)."""
 
     form: isa.Form
     mods: dict[str, str]

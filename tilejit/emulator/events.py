@@ -1,15 +1,9 @@
 """Execution events: what a listener (the sanitizer, a timeline) may hear while a kernel runs, in order.
 
-A listener never changes the machine; it may append `Finding`s to `self.findings`, which the report gets.
-
-  agent      a warp `WarpId(cta, warp)` (linear CTA index in the grid, warp in the CTA) or an asynchronous operation's
-             number `op` (int)
-  pc         index of the instruction; see `program.line(pc)`, `program.loc(pc)`, `program.text(pc)`
-  shared     bytes of shared memory are `(cta, offset)`
-  proxy      "generic" (ld, st, atom, ldmatrix, stmatrix, cp.async) or "async" (TMA, bulk copies, wgmma)
-
-An asynchronous operation is told by `issue`, its `async_access`es, `complete`, whose times are the policy's: a checker
-should take the issue and the completion's wait as the bounds.
+It never changes the machine, but may append `Finding`s to `self.findings`. An agent is a warp `WarpId(cta, warp)` or
+an asynchronous operation's number `op`, a pc an index (`program.line(pc)`), shared bytes `(cta, offset)`, a proxy
+"generic" or "async" (TMA, bulk copies, wgmma). Times of `async_access` and `complete` are the policy's: the bounds
+are the issue and the completion's wait.
 """
 from __future__ import annotations
 
@@ -28,8 +22,8 @@ class WarpId(NamedTuple):
 
 
 class Listener:
-    """`program` is set before the first event. With `accesses` False, `access`, `register_touch`, `uninitialised` and
-    `diverged` are not told: the machine runs nearly at full speed."""
+    """`program` is set before the first event. Without `accesses`, `access`, `register_touch`, `uninitialised` and
+    `diverged` are not told, and the machine runs nearly at full speed."""
 
     accesses = True
 
@@ -60,18 +54,15 @@ class Listener:
     # -- memory ----------------------------------------------------------------------------------------
     def access(self, agent: WarpId, pc: int, kind: str, space: str, lanes: int, addresses: np.ndarray,
                size: int, cta: int) -> None:
-        """One memory instruction through the generic proxy, but of ld.param and constants; a read that polls is told
-        once.
+        """One memory instruction of the generic proxy (not ld.param and constants); a read that polls is told once.
 
-        kind "read", "write" or "atomic"; space "shared", "global", "local"; `lanes` is the mask of active lanes,
-        `addresses` (int64[popcount(lanes)]) where each touches `size` bytes (all elements of a vector): offsets in the
-        window of `cta`, or host addresses.
+        kind "read", "write" or "atomic"; space "shared", "global", "local"; `addresses` (of the active `lanes`):
+        offsets in the window of `cta`, or host addresses, of `size` bytes.
         """
 
     def async_access(self, op: int, kind: str, space: str, cta: int, starts: np.ndarray,
                      size: int) -> None:
-        """"read", "write" or "atomic": `size` bytes at every start (shared offsets in the window of `cta`, or host
-        addresses with cta = -1)."""
+        """"read", "write" or "atomic": `size` bytes at every start (offsets in `cta`, or with -1 host addresses)."""
 
     def beside(self, op: int, starts: np.ndarray, size: int) -> None:
         """A TMA store or reduction writes whole units of 16 bytes: `size` bytes from every start are not the
@@ -80,9 +71,9 @@ class Listener:
     # -- asynchronous operations -----------------------------------------------------------------------
     def issue(self, op: int, kind: str, agent: WarpId, pc: int, lane: int, proxy: str,
               barrier: tuple[int, int] | None, bytes: int) -> None:
-        """kind: "tma_load", "tma_store", "tma_reduce", "bulk_load", "bulk_store", "bulk_reduce", "bulk_smem" (shared to
-        shared), "cp_async", "st_async", "red_async", "wgmma" (`agent`: the warpgroup's first warp). `barrier`: the
-        mbarrier (cta, offset) on which it completes, `bytes` its total."""
+        """kind: "tma_load", "tma_store", "tma_reduce", "bulk_load", "bulk_store", "bulk_reduce", "bulk_smem",
+        "cp_async", "st_async", "red_async", "wgmma" (of the warpgroup's first warp). `barrier` (cta, offset) it
+        completes on, `bytes` in all."""
 
     def complete(self, op: int, barriers: list[tuple[int, int, int]]) -> None:
         """`barriers`: (cta, offset, bytes) of its complete_txs; `mbarrier_complete_tx` calls follow."""
@@ -175,8 +166,7 @@ class Listener:
         """A tensor copy uses the map at a global address."""
 
     def diverged(self, agent: WarpId, pc: int, lanes: int, together: int) -> None:
-        """The live lanes `together` must execute it together (`.aligned`: all; shfl, vote, match, redux, elect: those
-        of the member mask), but `lanes` did."""
+        """The live lanes `together` (all, or the member mask) must execute it together, but `lanes` did."""
 
     def set_registers(self, agent: WarpId, pc: int, count: int, increase: bool) -> None:
         """Told of every warp of the warpgroup when it has its `count` registers a thread."""

@@ -174,7 +174,6 @@ def _ret(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 
 @decodes("call.uni")
 def _call(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
-    """`call.uni (status), vprintf, (format, values)`."""
     status, function, args = ins.operands
     if function != Sym("vprintf") or not isinstance(status, Vec) or not isinstance(args, Vec) \
             or (len(status.items), len(args.items)) != (1, 2):
@@ -185,7 +184,6 @@ def _call(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
 
 @decodes("call")
 def _call_without_result(d: Decoder, ins: Instruction, form: Form, mods: Mods) -> None:
-    """`call __assertfail, (message, file, line, function, size)`."""
     function, args = ins.operands
     if function != Sym("__assertfail") or not isinstance(args, Vec) or len(args.items) != 5:
         raise EmulatorError("only this call is supported: call __assertfail, (message, file, line, function, size)")

@@ -1,7 +1,7 @@
-"""One cluster of CTAs while it runs: memories, warps, what they wait for, what is in flight.
+"""One cluster of CTAs while it runs.
 
-`Cluster.step` picks a warp by the policy, lets the virtual machine run it until it stops, and carries out what Python
-has to. A warp that must wait leaves a `Waiter` under a key; whoever changes that thing calls `notify`.
+`Cluster.step` picks a warp by the policy, lets the virtual machine run it, and carries out what Python has to. A
+warp that waits leaves a `Waiter` under a key, for `notify`.
 """
 from __future__ import annotations
 
@@ -316,8 +316,7 @@ class Cluster:
             self.block(key, waiter)
 
     def touch_operands(self, warp: int, pc: int, ext: External) -> None:
-        """Tell the listener of registers that an external reads before they were written or while a wgmma owns them,
-        but for a wgmma's accumulator."""
+        """Tell the listener of registers read before they were written or while a wgmma owns them."""
         reads, writes, everything = self.program.operand_registers(pc, ext)
         states = self.states[warp]
         if (states[everything] & ~np.uint8(k.TOUCHED)).any():

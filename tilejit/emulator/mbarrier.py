@@ -1,7 +1,7 @@
 """mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier").
 
-Beside their shared bytes: expected and pending arrivals, the transaction count, and an absolute phase whose low bit is
-the parity. A phase completes when pending and tx-count are both zero.
+Expected and pending arrivals, the transaction count, an absolute phase whose low bit is the parity; it completes
+when pending and tx-count are zero.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the driver gives kernels (CUDA C++ Programming Guide, "Formatted Output" and "Assertion"): vprintf prints at
-once, lane after lane; __assertfail ends the launch."""
+"""What the driver gives kernels (CUDA C++ Programming Guide, "Formatted Output", "Assertion"): vprintf prints at
+once, lane by lane."""
 from __future__ import annotations
 
 import re
@@ -17,7 +17,7 @@ _CODES = {(False, True): "i", (False, False): "I", (True, True): "q", (True, Fal
 
 @executes("call")
 def _assertfail(c: Cluster, s: Site, e: External) -> None:
-    """As the driver says it, `file.py:7: kernel: block: [0,0,0], thread: [3,0,0] Assertion `positive` failed.`, without
+    """The driver's text, `file.py:7: kernel: block: [0,0,0], thread: [3,0,0] Assertion `positive` failed.`, without
     the block."""
     lane = next(iter(lanes_of(s.mask)))
     message, file, line, function, _ = (c.value(s.warp, r, lane) for r in e.operands)

@@ -1,5 +1,5 @@
-"""A loaded program and its launches: clusters in order of their index. When one only spins (on global memory that
-another CTA must write), the next is admitted beside it, as many as a GPU would hold."""
+"""A loaded program and its launches: clusters by index. When one only spins the next is admitted beside it, as many
+as a GPU holds."""
 from __future__ import annotations
 
 import random

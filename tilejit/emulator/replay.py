@@ -1,8 +1,7 @@
-"""The timeline's logical clock, an illustration and not a measurement: replays recorded actions as a discrete-event
-simulation (docs/emulator.md, "Seeing a pipeline").
+"""The timeline's logical clock, not a measurement: replays recorded actions (docs/emulator.md, "Seeing a pipeline").
 
-Copies pass one after another through their CTA's TMA unit, products through its tensor cores, as long as their sizes
-say; a wait ends with the last arrival or transaction it waits for.
+Copies pass one by one through their CTA's TMA unit, products through its tensor cores; a wait ends with the last
+arrival.
 """
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from tilejit.emulator.timeline import Arrive, Drain, Gate, Op, Ran, Recorder, St
 
 @dataclass(frozen=True)
 class Rates:
-    """In clocks. The tensor core's rate is Hopper's peak: 4096 flops a clock and multiprocessor at 16 bits, so a
-    m64nNk16 takes N/2 clocks; half of it for 32-bit operands, twice for 8-bit ones."""
+    """In clocks. Hopper's peak is 4096 flops a clock at 16 bits: a m64nNk16 takes N/2 clocks."""
 
     instruction: int = 2             # clocks a warp takes for an instruction
     macs: int = 2048                 # 16-bit multiply-adds a clock
@@ -31,9 +29,8 @@ class Rates:
 
 @dataclass(frozen=True)
 class Span:
-    """From clock `start` to `end`. `lane`: a warp's index in its CTA, or "load", "store", "tensor core". kind: "run",
-    "epilogue", "wait" (of a warp), "copy", "product". `stage`: the pipeline stage, -1 for none; `line` the PTX line,
-    `source` the kernel's (file, line)."""
+    """From clock `start` to `end`. `lane`: a warp of its CTA, or "load", "store", "tensor core". kind: "run",
+    "epilogue", "wait", "copy", "product". `stage`: -1 for none; `line`: PTX, `source`: (file, line)."""
 
     cta: int
     lane: int | str
@@ -147,7 +144,7 @@ class Replay:
                 state.mode = "epilogue"
 
     def _stuck(self) -> None:
-        """Warps that never went on (the launch ended with a finding) wait to the end of the picture."""
+        """Warps that never went on wait to the end."""
         end = max((s.end for s in self.spans), default=0) + 200
         for warp, wait in self.r.blocked.items():
             if warp in self.warps:

@@ -1,6 +1,6 @@
-"""wgmma: the product starts when the last of the warpgroup's four warps issues it. It reads shared memory through
-matrix descriptors (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and "Matrix descriptor format")
-and sums as the tensor core does (vm/tensor.py); integers by numpy."""
+"""wgmma: starts when the last of the four warps issues it, reads shared memory through matrix descriptors (PTX ISA,
+"Asynchronous warpgroup level matrix shared memory layout", "Matrix descriptor format") and sums as vm/tensor.py;
+integers by numpy."""
 from __future__ import annotations
 
 from collections.abc import Hashable

@@ -1,7 +1,6 @@
-"""Tensor maps: the emulator's own encoder of what `cuTensorMapEncodeTiled` encodes, and its reader.
+"""Tensor maps: the emulator's own `cuTensorMapEncodeTiled`, with the driver's checks (CUDA driver API), and its reader.
 
-The driver's format is opaque; this one is a magic word, then the arguments. The checks are the driver's (CUDA driver
-API).
+The driver's format is opaque; this is a magic word, then the arguments.
 """
 from __future__ import annotations
 

@@ -59,8 +59,7 @@ def tensor_map_at(c: Cluster, s: Site, address: int) -> TensorMap:
 
 
 def _fetched(c: Cluster, s: Site, address: int) -> bytes:
-    """A map in global memory as first fetched, until a fence.proxy.tensormap::generic.acquire of the address by the CTA
-    (PTX ISA, membar / fence)."""
+    """A map as first fetched, until a fence.proxy.tensormap::generic.acquire by the CTA (PTX ISA, membar / fence)."""
     cta = s.warp // c.warps_per_cta
     now = c.global_bytes(s, address, 128).tobytes()
     known = c.fetched_maps.setdefault((cta, address), now)
@@ -78,10 +77,10 @@ def nearest_tf32(bits: np.ndarray) -> np.ndarray:
 
 
 class Tile:
-    """Where the part of a tensor that one box covers lies in global memory and in the box.
+    """Where the part of a tensor that one box covers lies in memory and in the box.
 
-    Of a tile that is written (`write`), rows that the tensor ends within 16 bytes go to that unit's end, as the
-    hardware does; `beside` is how many bytes of a row that are.
+    Written rows that the tensor ends within 16 bytes go to that unit's end, as on hardware; `beside`: those bytes of
+    a row.
     """
 
     def __init__(self, c: Cluster, s: Site, m: TensorMap, coords: list[int], write: bool):
@@ -155,8 +154,8 @@ def read_shared(c: Cluster, cta: int, offset: int, count: int, swizzle: int,
 
 
 def coordinates(c: Cluster, s: Site, at: Address, lane: int, m: TensorMap, write: bool) -> list[int]:
-    """Signed tensor coordinates, innermost first. The box must start at a multiple of 16 bytes, and stores and
-    reductions not before the tensor: Hopper stops with an illegal instruction otherwise."""
+    """Signed tensor coordinates, innermost first. The box starts at a multiple of 16 bytes, stores not before the
+    tensor: else an illegal instruction on Hopper."""
     found = [signed32(c.value(s.warp, reg, lane, 32)) for reg in at.coords]
     if found[0] * m.elem_bytes % 16:
         raise c.stop("misaligned", f"the innermost coordinate {found[0]} of {m.elem_bytes}-byte elements: a box must "

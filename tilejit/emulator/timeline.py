@@ -1,11 +1,5 @@
 """Records what each warp did in order; `replay.py` gives times.
 
-  Ran(instructions, pc)      instructions
-  Start(op)                  an asynchronous operation starts
-  Arrive(gate)               one of the things that `gate` waits for
-  Wait(gate, ...)            goes on when everything that `gate` waits for has happened
-  Drain(ops, ...)            goes on when these operations are done (or have read their source)
-
 A gate is one phase of an mbarrier, one round of a named barrier, or one phase of the cluster barrier.
 """
 from __future__ import annotations
@@ -59,8 +53,8 @@ Action = Ran | Start | Arrive | Wait | Drain
 
 @dataclass
 class Op:
-    """For wgmma `macs` are its multiply-adds, `width` an operand's bits. `gates`: mbarrier phases that it completes
-    transactions of; `slot`: the barrier it is counted on, or for wgmma the one that its warpgroup waited for last."""
+    """For wgmma `macs`, `width`: an operand's bits. `gates`: phases that it completes transactions of; `slot`: its
+    barrier, or for wgmma the one its warpgroup waited for last."""
 
     kind: str
     cta: int
@@ -191,8 +185,8 @@ def shape_of(instruction: str) -> tuple[int, int]:
 
 
 def stages(names: dict[tuple[int, int], str], used: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Pipeline stages of mbarriers (cta, offset): the index in the name (`a_b.full[2]`), else, for those that copies
-    complete on (`used`), the place among their CTA's."""
+    """Pipeline stages of mbarriers (cta, offset): the index in the name (`a_b.full[2]`), else the place among those
+    that copies complete on (`used`)."""
     at = set(used)
     out = {b: sorted(o for c, o in at if c == b[0]).index(b[1]) for b in at}
     for b, name in names.items():

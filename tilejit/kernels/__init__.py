@@ -62,8 +62,6 @@ def __dir__() -> list[str]:
 
 
 class _Package(types.ModuleType):
-    """Importing a module of a function's name does not put it in the function's place."""
-
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _WHERE and isinstance(value, types.ModuleType)):
             super().__setattr__(name, value)

@@ -1,7 +1,7 @@
-"""From a call of a host function to its launches, and what those depend on.
+"""From a call of a host function to its launches.
 
-Most of a launch is a function of facts of arrays (`facts_of`): host functions compute it once per problem (`Work`),
-with places (`At`) for the arrays of each call. A call with arrays of the same facts is replayed (`tilejit.replayed`).
+What follows from facts of arrays (`facts_of`) is computed once per problem (`Work`), with places (`At`) for the
+arrays.
 """
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import tilejit
 
-#: The widest row of a kernel that does not say more, the widest row at all, and bytes of all rows that a program keeps
-#: (the CTAs of a cluster divide them).
+#: Widest row of a kernel that does not say more, widest row at all, bytes of rows that a program (or its cluster)
+#: keeps.
 MAX_ROW, WIDEST, MOST_BYTES = 32768, 1 << 20, 2 << 20
 #: What of a row's last strip may be empty, as a share of the row, before fewer warps make strips shorter.
 STRIP_REST = 0.15
@@ -30,8 +30,8 @@ class RowLaunch:
 
 @lru_cache(maxsize=1024)
 def row_launch(n: int, columns: int, widest: int = MAX_ROW, several: bool = True, size: int = 2) -> RowLaunch:
-    """For n rows of so many columns. several: a program may have several rows. `widest`: the widest row that tiles
-    hold; `size`: bytes of an element of all rows that a program keeps."""
+    """For n rows of so many columns. several: a program may have several rows; `size`: bytes of an element of all
+    rows."""
     block = max(16, tilejit.next_power_of_2(columns))
     if columns > widest or block * size > MOST_BYTES:
         return RowLaunch((n,), 1, {"BLOCK": STREAM_BLOCK, "num_warps": 8}, False)

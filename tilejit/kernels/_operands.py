@@ -16,8 +16,8 @@ DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
 @dataclass(frozen=True)
 class Matrix:
-    """A stack of matrices [..., rows, columns] in memory, array `at` of a call. `by_tma`: what it is called where only
-    TMA reads or writes it."""
+    """A stack of matrices [..., rows, columns], array `at` of a call. `by_tma`: its name where only TMA reads or
+    writes it."""
 
     info: ArrayInfo
     shape: tuple[int, ...]

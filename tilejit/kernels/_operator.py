@@ -31,8 +31,8 @@ _TYPES = {"Array": "Tensor", "Array | None": "Tensor?", "list[Array]": "Tensor[]
 
 @dataclass(frozen=True)
 class Result:
-    """An array like the one that `rule` gives, or (such an array, shape, dtype), with True behind those of zeros; None:
-    nothing. `needs`: the rule's arguments."""
+    """An array like the one that `rule` gives, or (array, shape, dtype), with True behind those of zeros; None:
+    nothing."""
 
     name: str
     rule: Callable[..., Any]

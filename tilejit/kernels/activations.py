@@ -14,10 +14,10 @@ TAIL_4 = (0.0029923480469733477, -0.039644427597522736, -0.4742376506328583, -1.
 
 @tilejit.kernel
 def gelu(x, DTYPE: tl.constexpr):
-    """x times the probability of the normal distribution below x, in fp32: max(x, 0) - |x| times the tail beyond |x|.
+    """x times the probability of the normal distribution below x: max(x, 0) - |x| times the tail, in fp32, within 3e-7
+    max(1, |x|).
 
-    The absolute error is below 3e-7 max(1, |x|). For a DTYPE that keeps 8 bits or fewer of the result, two operations
-    less: below 4.3e-4 of the result, or 4.3e-7 where it is less than 0.001.
+    For a DTYPE that keeps 8 bits or fewer within 4.3e-4 of the result, or 4.3e-7 where it is less than 0.001.
     """
     a = tl.minimum(tl.abs(x), 16.0)             # a finite factor of a tail that is 0
     if DTYPE == tl.bfloat16 or DTYPE == tl.float8e4nv or DTYPE == tl.float8e5:
@@ -51,9 +51,8 @@ def numbers(source, at, limit):
 
 @tilejit.kernel
 def ended(x, rows, columns, row_count, column_count, end, DTYPE: tl.constexpr):
-    """act(scale_a * scale_b * x + bias) of sums, or a caller's function of the (scaled) sums, END(x, rows, columns,
-    row_count, column_count, args), at rows and columns of the result that broadcast against them. end: bias: of its
-    columns, or None, where one number is that scales, twice, or None, ACTIVATION, END or None, args."""
+    """act(scale_a * scale_b * x + bias) of sums, or END(x, rows, columns, row_count, column_count, args). end: bias
+    of its columns (or None), where one number is that scales (twice, or None), ACTIVATION, END or None, args."""
     bias, scale_a, scale_b, ACTIVATION, END, args = end
     scale = None if scale_a is None else tl.load(scale_a)
     if scale_b is not None:

@@ -12,8 +12,7 @@ from tilejit.kernels.launches import call_of, multiply, whole
 from tilejit.kernels.planning import BY_K, LARGE, LONG, SMALL, choose, table, turned
 from tilejit.kernels.way import Way
 
-#: Without pairs that divide columns (slower), and pairs of 176 and 208 columns, for which beside the batch's
-#: coordinates there are too few registers.
+#: Without pairs that divide columns, and widths that leave too few registers for the batch's coordinates.
 TILES = tuple(t for t in (*LARGE, *SMALL, *LONG, *BY_K) if not t.columns and (t.ctas == 1 or t.n not in (176, 208)))
 _BOTH = table(turned(TILES))
 #: Bytes of a batch's operands up to which L2 holds all of them; then two rows of tiles at a time: programs side by side
@@ -51,8 +50,7 @@ def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, mul
     t = tiles or choose(p, call.chip, split=1, tiles=_BOTH).way
     blocks = tilejit.cdiv(p.k, t.step(p.size))
     group = FEW_ROWS if (m + n) * p.k_bytes <= IN_L2 else t.group(*t.computed(m, n), blocks)
-    # Programs of one CTA take longer if the launch begins while the one before it ends: they get multiprocessors in any
-    # order; and a tile that another group's products hide is best staged whole.
+    # Programs of one CTA take longer if a launch begins while another ends; a tile that is hidden is best staged whole.
     multiply(work, call._replace(a=ma, b=mb, problem=p), t, walk=whole(group, batches),
              launch_pdl=t.ctas > 1 or t.alone,
              **(dict(num_stages=t.depth(call.c.dtype.bytes)) if t.alone else dict(store_stages=1 if t.in_turn else 2)))
@@ -60,7 +58,6 @@ def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, mul
 
 
 def _single(x: Matrix) -> Matrix:
-    """A stack whose matrices all are one is that one; the stride over a single matrix is immaterial."""
     batches, m, n = x.shape
     if batches > 1 and x.strides[0]:
         return x

@@ -1,9 +1,8 @@
-"""How long a way to compute a product takes: one estimate for all of them, from quantities that mean something.
+"""How long a way to compute a product takes: one estimate for all of them.
 
-A program's blocks of K take as long as their products, their bytes (of one multiprocessor, and of L2 for all), or a
-share of a load's latency; what happens at once hides each other in part, so these are added with an exponent, and so is
-what memory brings beyond what L2 keeps. Stores follow, which other tiles' products hide where tiles are taken in turn.
-Then there are launches, and what handing over parts costs. The numbers are the chip's (`chip.py`).
+A program's blocks of K take as long as their products, their bytes, or a share of a load's latency; what happens at
+once is added with an exponent, as is memory's time. Then come stores, launches and handing over parts. The numbers
+are the chip's (`chip.py`).
 """
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import SHARED, Way
 
 LINE, SECTOR = 128, 32
-#: Share of busy multiprocessors from which on launches overlap without harm to memory's share of each, and nanoseconds
-#: of memory up to which they do anyway.
+#: Share of busy multiprocessors from which on launches overlap, and nanoseconds of memory up to which they do anyway.
 BUSY, PATIENCE = 0.9, 8900.0
 #: What hangs over the end of a group of rows, which may be anywhere, of a tile, on average.
 HUNG = 0.5
@@ -34,8 +32,8 @@ class Table:
 
     @cached_property
     def columns(self) -> dict[str, _Array]:
-        """What the estimate reads of each way, once for all problems and chips, as floats, which numpy divides fastest.
-        parts: programs that divide K of each tile, 1 for none."""
+        """What the estimate reads of each way, as floats, which numpy divides fastest. parts: programs that divide K
+        of a tile."""
         def of(value: Any) -> _Array:
             return np.array([float(value(w)) for w in self.ways])
 
@@ -53,8 +51,8 @@ class Table:
         slots = (SHARED // f["together"] - 2 * f["results"]) // ((high + wide) * f["k_bytes"])
         f["slots"] = np.clip(slots, 2, 12)
         f["stored"] = f["results"] / np.where(f["k_ctas"] > 1, f["ctas"], 1.0)
-        # Without TMA, tiles pass through shared memory to be stored in lines; of those of odd widths, of several CTAs
-        # and of transposes threads store what they hold, parts of sectors.
+        # Without TMA, tiles pass through shared memory; those of odd widths, several CTAs and transposes are stored as
+        # held.
         held = np.array([w.ctas > 1 or w.n & w.n - 1 > 0 or w.swap for w in self.ways], bool)
         share = 8 / of(lambda w: w.warps)
         f.update(scattered=np.where(held, 3.0, 1.0) * share, lines=np.where(held, 0.0, high) * share)
@@ -141,7 +139,6 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
 
 
 def _sizes(p: Problem, table: Table) -> tuple[_Array, _Array]:
-    """Of the result as each way sees it."""
     wider = table.columns["turned"] * float(p.n - p.m)
     return p.m + wider, p.n - wider
 
@@ -154,9 +151,8 @@ def grids(problem: Problem, table: Table) -> tuple[_Array, _Array]:
 
 def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, across: _Array, down: _Array,
            sharing: _Array) -> tuple[_Array, _Array]:
-    """Of a block of K of each way: what takes as long however many programs run, to the power of `hiding`, and
-    nanoseconds of L2 for each program. high, wide: rows and columns of a tile; across, down: programs that read the
-    same block of the first and of the second operand; sharing: those that share a multiprocessor."""
+    """Of a block of K: what takes as long however many programs run, to the power of `hiding`, and nanoseconds of
+    L2. high, wide: of a tile; across, down: programs that read the same operand; sharing: those of a multiprocessor."""
     f, r = table.columns, table.rates(chip)
     a, b = (1.0 if unit else ragged(pitch, chip) for pitch, unit in zip(p.pitches, p.units))
     b *= p.share
@@ -193,8 +189,7 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
 
 
 def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> Any:
-    """Nanoseconds of a block's instructions beside its products: sums are promoted, or weights widened, for which a
-    warpgroup alone waits most of the time."""
+    """Nanoseconds of a block's instructions beside its products: sums promoted, or weights widened."""
     if p.step == "promote":
         return np.where(f["coming"], chip.promote, chip.waiting + f["results"] / chip.promoted)
     weights = f["first"] * f["k_bytes"] / p.size
@@ -202,8 +197,7 @@ def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> An
 
 
 def overlapping(problem: Problem, way: Way, programs: int, chip: Chip) -> bool:
-    """Whether a launch should begin while the one ahead of it ends. Its programs then get the multiprocessors that are
-    free first: slower where many are idle and memory takes the time."""
+    """Whether a launch should begin while the one ahead ends: its programs get multiprocessors unevenly."""
     excess = problem.batches * (problem.m + problem.n) * problem.k_bytes - chip.resident
     memory = max(0.0, excess) / (chip.memory * chip.multiprocessors)
     return programs * way.ctas >= BUSY * chip.multiprocessors or memory < PATIENCE

@@ -31,8 +31,8 @@ GATED_TILES = (*(Way(256, n, 8, 2, "N") for n in (384, 320)), *(Way(256, n, 8, 2
 FEW = 1024
 #: Slots of rings: without and with a residual or a second output. (Of others as many as fit.)
 STAGES = {(256, 256): (4, 3), (128, 256): (4, 3), (128, 128): (5, 4), (64, 128): (6, 5), (64, 64): (6, 6)}
-#: Of a launch that finishes sums: elements of the result that a program has, at least and at most, programs that are
-#: enough, and columns of a program that has several rows.
+#: Of a launch that finishes sums: least and most elements of a program, programs that are enough, columns of a program
+#: of several rows.
 LEAST, MOST, PROGRAMS, WIDE = 512, 2048, 1024, 128
 REDUCTIONS = (None, "sum", "squares", "max")
 _INPUTS = (*DTYPES, "int8", "uint8")
@@ -40,11 +40,9 @@ _INPUTS = (*DTYPES, "int8", "uint8")
 
 def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow: bool = False, reduction: bool = False,
             ctas: int = 2) -> tuple[Way, ...]:
-    """The tiles with up to so many CTAs that have registers for an epilogue.
-
-    per_column: with a bias or a scale for each column. arrays: with a residual or a second output, 64 columns of which
-    are dealt with at a time. narrow: with a residual whose rows cannot be read 16 bytes at a time. reduction: with a
-    number for each row of the result, which pairs of CTAs do not combine in memory."""
+    """The tiles with up to so many CTAs that have registers for an epilogue. per_column: a bias or scales. arrays: a
+    residual or a second output. narrow: a residual that cannot be read 16 bytes at a time. reduction: a number per
+    row, which pairs of CTAs do not combine."""
     if gated:
         found = GATED_TILES[-1:] if narrow else GATED_TILES
     else:
@@ -77,7 +75,6 @@ def fused_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bi
 
 
 def _simple(a: Any, scale_a: Any, scale_b: Any, out: Any, out_dtype: Any) -> bool:
-    """Whether `matmul` multiplies such operands, with such scales, for such a result."""
     ia, *scales, io = infos_of(a, scale_a, scale_b, out)
     kind = out_dtype if io is None else io.dtype
     return str(ia.dtype) in DTYPES and all(i is None or prod(i.shape) == 1 for i in scales) and \
@@ -113,7 +110,6 @@ def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activa
 
 
 def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
-    """Both operands; b of a gated product as [2, K, N]."""
     ma, beside = operand(what, "a", a, 0), gated and len(b.shape) == 2 and what == "swiglu"
     mb = operand(what, "b", b, 1, 3 if gated and not beside else 2)
     if beside:
@@ -132,7 +128,6 @@ def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matri
 @lru_cache(maxsize=1024)
 def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None, reduction: str | None,
           multiprocessors: int, knobs: Any) -> Work:
-    """The launch; or those of a product, and of its end."""
     a, b, out, scale_a, scale_b, bias, residual, z, reduced = infos
     work, (ma, mb), chip = Work(9), _operands(what, gated, a, b), current(a.device, multiprocessors)
     m, n = shape = ma.shape[0], mb.shape[-1]
@@ -193,7 +188,6 @@ def _apart(product_ns: float, problem: Problem, ns: float, chip: Chip) -> bool:
 
 
 def _ended(sums: Matrix, out: Matrix, z: Matrix | None, end: Extras) -> Launch:
-    """The launch that finishes sums in memory."""
     m, n = out.shape
     elements = min(max(LEAST, tilejit.next_power_of_2(tilejit.cdiv(m * n, PROGRAMS))), MOST)
     bm = min(tilejit.next_power_of_2(m), elements // WIDE)
@@ -203,22 +197,20 @@ def _ended(sums: Matrix, out: Matrix, z: Matrix | None, end: Extras) -> Launch:
 
 
 def _merged(b: Matrix) -> Matrix | None:
-    """The two matrices [2, K, N] of a gated product as one, [K, 2 N], if they lie so in memory."""
+    """The two matrices [2, K, N] as one, [K, 2 N], if they lie so."""
     (_, k, n), (apart, across, down) = b.shape, b.strides
     info = b.info._replace(shape=(k, 2 * n), strides=(across, down))
     return Matrix(info, info.shape, info.strides, False, b.at) if apart == n * down else None
 
 
 def _interleaved(b: Matrix, columns: int, bk: int, g: int) -> At:
-    """Two matrices [2, K, N] as [N / g, 2, g, K], in blocks of so many columns of both: g of one beside g of the other.
-
-    Where g is 8 the columns that a thread holds of a product are those of one matrix and the same of the other."""
+    """Two matrices [2, K, N] as [N / g, 2, g, K]: blocks of g columns of both; with 8 a thread holds columns of one
+    and the same of the other."""
     (_, k, n), (apart, _, _) = b.shape, b.strides
     return b.seen((n // g, 2, g, k), (g * b.pitch, apart, b.pitch, 1), (columns // g, 2, g, bk))
 
 
 def _scale_kind(what: str, name: str, info: ArrayInfo | None, shape: tuple[int, int], kind: str) -> str | None:
-    """How a scale applies, by its shape."""
     if info is None:
         return None
     if info.dtype != tl.float32 or info.shape not in ((), (1,), shape):

@@ -19,11 +19,9 @@ from tilejit.kernels.way import Way
 GROUP = 8
 #: Pieces of 32 columns of a part that wait to be stored.
 STORE_STAGES = 8
-#: Numbers that a program that sums parts reads at once, at least and at most; and elements that it makes of them at
-#: least, a line of L2 or two, where they are few.
+#: Numbers that a program that sums parts reads at once, at least and at most, and the least elements it makes of them.
 LEAST, MOST, NARROW = 512, 1024, 64
-#: Columns of a block that a program sums of a tile of the result's transpose, at most: parts are read in such lines,
-#: the sums are written in columns.
+#: Columns, at most, that a program sums of a tile of the result's transpose: read in lines, written in columns.
 COLUMNS = 32
 #: Programs that are enough for a sum, so that all of the parts are on their way at once; and those that are too few.
 PROGRAMS, FEW = 1024, 256
@@ -89,11 +87,11 @@ def whole(group: int, batches: int | None = None) -> Piece:
 def multiply(work: Work, call: Call, t: Way, *, programs: int = 0, walk: Piece = whole(GROUP), a: Piece | None = None,
              b: Piece | None = None, step: Piece = (steps.accumulate, steps.SUMS), stored: Piece | None = None,
              beside: bool = False, **options: Any) -> None:
-    """Add the launch that makes a call's result by a way, of the LOADs of a's rows and b's columns (without: through
-    TMA).
+    """Add the launch of a call's result by a way, of the LOADs of a and b (without: TMA).
 
-    stored: an END instead of what `end` says. Without, parts of K (`t.parts`) are walked as such, those of one tile
-    side by side or not (`beside`), and a second launch sums them."""
+    stored: an END instead of what `end` says. Parts of K (`t.parts`) are walked as such, side by side or not
+    (`beside`), and summed by a second launch.
+    """
     p, c = call.problem, call.c
     (high, wide), bk = t.computed(t.m, t.n), t.step(p.size)
     a, b = a or load(call.a, high, bk), b or load(call.b.T, wide, bk)
@@ -165,9 +163,8 @@ def sum_parts(at: int, c: Matrix, t: Way, end: End) -> Launch:
 
 
 def tail(problem: Problem, t: Way, chip: Chip, end: Any = None) -> int:
-    """What is left of K behind whole blocks, in steps of the tensor cores, where a loop of its own can go on in the
-    slots of the blocks' (consumers that take tiles in turn, and loads by cp.async, would need other slots), and finds
-    registers (beside an `end` some tiles have none)."""
+    """What is left of K behind whole blocks, in steps of the tensor cores, where another loop can go on in the same
+    slots and finds registers."""
     left = tilejit.cdiv(problem.k_bytes % t.k_bytes, 32) * 32
     fits = not t.in_turn and t.k_ctas == 1 and not any(problem.units) and chip.hopper and end is None
     return left // problem.size if fits and 0 < left < t.k_bytes < problem.k_bytes else 0

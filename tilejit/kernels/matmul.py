@@ -106,7 +106,6 @@ def _work(*key: Any) -> Work:
 
 @lru_cache(maxsize=1024)
 def _plans(*key: Any) -> dict[str, Work]:
-    """Those of the likeliest plans, by name; where TMA does not read or write all arrays, of every route."""
     call = _call(*key)
     if 0 in call.c.shape or not call.problem.k:
         return {}
@@ -134,8 +133,7 @@ def routed(work: Work, call: Call, found: Route) -> Work:
 
 @dataclass(frozen=True)
 class Route:
-    """Which of a, b and the result are copied (to or from lines that TMA reads and writes), the problem that is left,
-    its plan, and what all of that should take, in nanoseconds."""
+    """Which of a, b and the result are copied, the problem that is left, its plan, and its nanoseconds."""
 
     copied: tuple[bool, ...]
     problem: Problem
@@ -158,8 +156,8 @@ def _route(call: Call) -> Route:
 
 
 def _routes(call: Call) -> Iterator[Route]:
-    """All that there are: what TMA does not read is copied first, or by threads in pieces, straight into the blocks;
-    what it does not write is stored through pointers, or copied."""
+    """What TMA does not read is copied first, or by threads into the blocks; what it does not write is stored
+    through pointers, or copied."""
     a, b, c, _, p, chip = call
     if not p.k:
         yield Route((False, False, False), p, Plan(_EMPTY, 0.0), 0.0)
@@ -207,11 +205,10 @@ def _as_is(x: Matrix, k_last: bool) -> bool:
 
 
 def _copy_order(x: Matrix, k_last: bool) -> bool:
-    """As it was, but with K contiguous for what is not 16 bits wide, or is narrow."""
     return k_last if x.dtype.bytes != 2 or _narrow(x, k_last) else x.rows_first
 
 
 def _narrow(x: Matrix, k_last: bool) -> bool:
-    """Whether lines across K are shorter than those of L2: TMA asks for each, so blocks take as long as wide ones."""
+    """Whether lines across K are shorter than L2's, each of which TMA asks for."""
     m, n = x.shape
     return x.rows_first != k_last and (n if x.rows_first else m) * x.dtype.bytes < LINE

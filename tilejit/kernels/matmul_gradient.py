@@ -20,8 +20,7 @@ def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
 
 
 def _backward(ctx: Any, grad: Any) -> tuple:
-    """dA = dC B^T, dB = A^T dC, the bias's the sums of dC's columns, where dC is the gradient ahead of the activation;
-    gelu and silu need the product once more."""
+    """dA = dC B^T, dB = A^T dC, and the bias's; gelu and silu need the product once more."""
     a, b, bias, output = ctx.saved_tensors
     if ctx.scaled or str(a.dtype).startswith("torch.float8"):
         raise tilejit.LaunchError("matmul: products with scales, or of fp8, have no gradient")

@@ -78,8 +78,7 @@ def _work(infos: tuple[Any, ...], activation: str | None, split: int | None, con
 
 
 def _groups(scales: ArrayInfo, zeros: ArrayInfo | None, n: int, k: int, bits: int) -> tuple[int, int, int, int]:
-    """Elements of K that share a scale (0: all), scales in 64 bits that may be read at once (else 1), and their
-    strides."""
+    """Elements of K that share a scale (0: all), scales read at once in 64 bits (else 1), and their strides."""
     if scales.dtype not in (tl.bfloat16, tl.float16, tl.float32):
         raise tilejit.LaunchError(f"{_WHAT}: scales must be bf16, fp16 or fp32, found {scales.dtype}")
     if zeros is not None and (bits == 8 or (zeros.shape, zeros.strides) != (scales.shape, scales.strides)

@@ -20,8 +20,7 @@ from tilejit.kernels.way import LEAST_BLOCKS, Way
 _LEAST_SLOTS = 4
 _SHOWN = 12
 
-#: Tiles of one CTA, or of two that divide rows or columns. Those of 4 warps are taken by two groups of consumers in
-#: turn. Widths between powers of two fill last waves.
+#: Tiles of one CTA or two; those of 4 warps are taken by two groups of consumers in turn. Odd widths fill last waves.
 LARGE = (Way(128, 256, 8), Way(256, 256, 8, 2), Way(256, 224, 8, 2),
          *(Way(256, n, 8, 2, "N") for n in (384, 352, 320, 288)), *(Way(192, n, 12, 2, "N") for n in (384, 352, 320)),
          *(Way(128, n, 4, 2, "N") for n in (384, 352, 320)), *(Way(256, n, 4, 2) for n in (192, 176, 160)),
@@ -45,8 +44,7 @@ ALL = Table(turned((*LARGE, *SMALL, *LONG, *BY_K)))
 #: Tiles for operands that consumers copy in small pieces: two programs a multiprocessor wait for memory in turn.
 POINTED = turned((*(Way(64, n, 4, together=2) for n in (16, 32)),
                   *(Way(128, n, 8, together=2) for n in (16, 32, 48)), Way(128, 64, 8), Way(128, 128, 8)))
-#: Those where TMA reads one of the operands: a role does, to which programs of two warpgroups hand registers, so that
-#: they cannot share a multiprocessor.
+#: One operand by TMA: to that role two warpgroups hand registers, and so cannot share a multiprocessor.
 HALF_POINTED = turned((*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8) for n in (32, 64, 128))))
 #: Tiles whose sums are promoted, first those of few rows. Clusters divide the rows and share B.
 PROMOTED = (*(Way(m, n, 4, swap=True) for n in (16, 32) for m in (64, 128)), Way(384, 128, 12, 2), Way(256, 128, 8, 2),
@@ -60,9 +58,8 @@ WIDENED = {bk: (*(Way(m, n, 4, swap=True, k_bytes=2 * bk, together=t)
 GROUPED = {step: (*tiles, *(Way(128, n, 4, swap=True) for n in (16, 32, 64))) for step, tiles in (
     ("accumulate", (Way(128, 256, 8), Way(64, 256, 8), *(Way(128, n, 4) for n in (192, 160, 128)))),
     ("promote", (Way(128, 128, 8), Way(64, 128, 4))))}
-#: Bytes of K up to which it is one block, no longer than K must be, whose operands threads read straight, whatever
-#: their lines; and the tiles for such blocks, by their bytes of K and whether threads read both operands (else there is
-#: a role that loads by TMA, to which two warpgroups hand registers).
+#: Bytes of K up to which it is one block, read straight by threads; and the tiles for such, by bytes of K and whether
+#: threads read both operands.
 SHORT = 128
 BRIEF = {(k, alone): turned(
     Way(m, n, warps, k_bytes=k, together=t if alone or warps == 4 else 1) for m, n, warps, t in (
@@ -81,9 +78,8 @@ class Plan(NamedTuple):
 @lru_cache(maxsize=256)
 def _there(tiles: Table, hopper: bool, a_rows: bool, b_rows: bool, stores: bool, ended: int | None,
            ended_swapped: int | None, scaled: bool) -> Table:
-    """Those of the tiles that there are for operands of these orders. Second operands that lie side by side are read in
-    strips of 32 columns at least. stores: threads store results, which CTAs side by side scatter. ended, ended_swapped:
-    bytes of results with a bias or an activation (None: without those), which find registers beside the sums."""
+    """Those of the tiles that there are for operands of these orders. stores: threads store results, which CTAs side
+    by side scatter. ended, ended_swapped: bytes of results with an end (None: without)."""
     found = []
     for w in tiles.ways:
         beside, size = (not a_rows, ended_swapped) if w.swap else (b_rows, ended)
@@ -125,8 +121,8 @@ def brief(problem: Problem, chip: Chip) -> bool:
 
 def considered(problem: Problem, chip: Chip, split: int | None = None,
                tiles: Table = ALL) -> tuple[tuple[Way, ...], Any, Any]:
-    """Tiles, the parts of K of each, and what they take: first of all whole tiles, then of those that are divided
-    between as many programs of one CTA as run at once; or of `split` parts, as far as there are blocks."""
+    """Tiles, the parts of K of each, and what they take: whole tiles, then those divided between as many programs as
+    run at once, or into `split`."""
     there = ways_of(problem, chip, tiles)
     f, once = there.columns, there.rates(chip)["once"]
     blocks = np.ceil(max(1, problem.k_bytes) / f["k_bytes"])

@@ -19,14 +19,13 @@ from tilejit.kernels.activations import ACTIVATIONS
 
 @dataclass(frozen=True)
 class Problem:
-    """A product of `batches` matrices a [m, k] and b [k, n] of `size` bytes an element.
+    """`batches` products of a [m, k] and b [k, n], `size` bytes an element.
 
-    a_rows, b_rows: row-major, else column-major. pitches: bytes from a line to the next one, of a, b and the result,
-    whose elements have out_bytes. units: bytes of a and b that threads copy at once, 0 where TMA reads them;
-    stores: those of the result that they store at once, 0 where TMA writes it. ended: a bias
-    or an activation follows, `activated`: one of many instructions, `scaled`: numbers that the sums are multiplied by.
-    step: which STEP sums blocks of K (`product/steps.py`); bits: of an element of b, where those are widened, and
-    group: elements of K that share a scale (0: all). grouped: the batches are groups of rows, of m on average.
+    a_rows, b_rows: row-major, else column-major. pitches: bytes from line to line of a, b and the result (out_bytes
+    an element). units: bytes of a and b that threads copy at once (0: TMA); stores: those of the result. ended: a
+    bias or activation follows, `activated`: a long one, `scaled`: sums are scaled. step: its STEP; bits: of a
+    widened element of b; group: elements of K that share a scale (0: all). grouped: batches are groups of rows, of m
+    on average.
     """
 
     m: int
@@ -77,8 +76,7 @@ def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation
 
 def checked(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
             rank: int = 2, in_place: bool = True, dtypes: tuple[str, ...] = DTYPES) -> tuple[Matrix, Matrix, Matrix]:
-    """Operands and result, arrays 0, 1 and 3 of a call, of activation(a @ b + bias), which the tensor cores read as
-    they lie (`in_place`). Raises LaunchError for arrays that do not go together."""
+    """Arrays 0, 1 and 3 of activation(a @ b + bias), as the tensor cores read them (`in_place`). Raises LaunchError."""
     ma, mb = operand(what, "a", a, 0, rank, in_place), operand(what, "b", b, 1, rank, in_place)
     check_operands(what, ma, mb, dtypes, in_place)
     check_one_of(what, "activation", activation, ACTIVATIONS)

@@ -1,7 +1,4 @@
-"""fp8 matrix product with block scales: a scale per row and 128 of K for A, per 128 x 128 block for B.
-
-Tiles of few rows are transposed, and where tiles do not fill the chip their blocks of K are divided between programs.
-"""
+"""fp8 matrix product with block scales: a scale per row and 128 of K for A, per 128 x 128 block for B."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -39,8 +36,7 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
 
 
 def scale_steps(what: str, *scales: tuple[ArrayInfo | None, tuple[int, ...]]) -> tuple[ArrayInfo, ...]:
-    """The scales of both operands, checked: of operands [..., rows, K] and [..., N, K], one a row or one for
-    `SCALE_BLOCK` of N, for as many of K."""
+    """The scales of both operands, checked: one a row or one for `SCALE_BLOCK` of N, for as many of K."""
     found = []
     for i, (info, (*outer, k)) in enumerate(scales):
         lines = outer[-1] if i == 0 else tilejit.cdiv(outer[-1], SCALE_BLOCK)
@@ -54,8 +50,8 @@ def scale_steps(what: str, *scales: tuple[ArrayInfo | None, tuple[int, ...]]) ->
 
 def promoted(rows: int, row_scales: int, strides: tuple[int, ...], block_scales: int, block_strides: tuple[int, ...],
              seen: At | None = None) -> Piece:
-    """The STEP for scales in arrays of a call: of so many rows, down and across, and of blocks, from matrix to matrix
-    (if there are several), down and across. seen: what TMA sees of those of rows."""
+    """The STEP for scales in arrays of a call, with strides: of so many rows, and of blocks. seen: what TMA sees of
+    those of rows."""
     apart, down, across = block_strides if len(block_strides) == 3 else (0, *block_strides)
     side_by_side = tl.constexpr(1) if strides[0] == 1 else strides[0]
     return steps.promote, (seen, At(row_scales), rows, side_by_side, strides[1], At(block_scales), apart, down, across)

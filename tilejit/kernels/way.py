@@ -66,10 +66,8 @@ class Way:
         return self.programs or min(self.room(multiprocessors), batches * self.tiles(m, n))
 
     def group(self, rows: int, columns: int, blocks: int) -> int:
-        """Rows of tiles that are walked together, of so many rows and columns (as tiles see them) with so many
-        blocks of K: their operands stay in L2. Twice as many where K is short, or 4096 rows are all there are.
-        Programs side by side should read the same of the larger operand: row after row where that is the first
-        one, and the second one stays in L2. (CTAs that divide columns share the first one anyway.)"""
+        """Rows of tiles that are walked together, so that operands stay in L2: twice as many where K is short or
+        4096 rows are all. Programs side by side should read the same of the larger operand."""
         pitch = blocks * self.k_bytes
         if rows >= columns and columns * pitch <= _WALKED // 2 and not self.columns:
             return 1
@@ -100,8 +98,8 @@ class Way:
 
     @property
     def strip(self) -> int:
-        """Columns side by side that a CTA has of the tile (`layout.clusters`), at most a line of 16 bits each: what TMA
-        reads and stores at a time."""
+        """Columns side by side that a CTA has (`layout.clusters`), at most a line of 16 bits: what TMA reads and
+        stores at a time."""
         return min(64, (self.n & -self.n) // (self.ctas if self.columns else 1))
 
     @property
@@ -109,8 +107,7 @@ class Way:
         return self.m * self.n // self.ctas // (32 * self.warps)
 
     def roomy(self, result_bytes: int, scaled: bool = False) -> bool:
-        """Whether a bias and an activation find registers beside a thread's sums: a number for each column, more for
-        results that are not packed in pairs, and for scales."""
+        """Whether a bias and an activation find registers beside a thread's sums."""
         registers = 160 if self.warps == 12 else 232
         taken = self.sums + self.n // (self.ctas if self.columns else 1) // 4
         return taken <= registers - (12 if result_bytes < 4 else 36 if scaled else 32)
@@ -127,8 +124,8 @@ class Way:
 
     @property
     def scales_come(self) -> bool:
-        """Whether scales of rows come with their blocks, if TMA reads them: those loaded a block ahead would be waited
-        for, but not by three warpgroups (and clusters share their loads of B)."""
+        """Whether scales of rows come with their blocks by TMA: loaded a block ahead they are waited for, but by
+        three warpgroups."""
         return self.ctas == 1 and self.warps < 12
 
     def options(self, straight: bool = False) -> dict[str, Any]:
@@ -145,9 +142,8 @@ class Way:
         return found
 
     def depth(self, out_bytes: int, block: int = 0) -> int | None:
-        """Blocks in shared memory; None: as many as the compiler finds room for, at most 8. More of small ones fit
-        beside what is staged of the result (by each group of consumers) or of parts, or where CTAs that divide K meet,
-        in at most 64 KiB. block: bytes of one, where those are not both operands' alone."""
+        """Blocks in shared memory; None: as many as there is room for, at most 8. More of small ones fit beside
+        staged results or parts, in at most 64 KiB. block: bytes of one, if not both operands'."""
         whole, part, groups = self.m * self.n * out_bytes, staged_part(self.m, self.n), 2 if self.in_turn else 1
         if block:
             return min(_DEEPEST, (SHARED // self.together - groups * (part if self.parts else whole)) // block)

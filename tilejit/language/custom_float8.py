@@ -1,7 +1,7 @@
-"""fp8e4b15 by integer operations: no chip of ours converts it, and nothing computes with it.
+"""fp8e4b15 by integer operations, for conversions only.
 
-A sign, four bits of exponent (bias 15) and three of mantissa, without infinities and NaN: fp16's bits without the
-exponent's highest and the mantissa's seven lowest. The largest number is 1.75.
+A sign, four bits of exponent (bias 15), three of mantissa, no infinities and NaN: fp16's without the highest of the
+exponent and the lowest seven of the mantissa; at most 1.75.
 """
 from __future__ import annotations
 

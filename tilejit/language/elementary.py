@@ -1,8 +1,7 @@
-"""Elementary functions in double precision, written with the language's own operations.
+"""Elementary functions in double precision, in the language's own operations.
 
-Unless one says otherwise, results are within 4 ulp over the whole range of doubles; subnormal ones may be off by as
-many smallest subnormals. Polynomials are Taylor series where the rest is below half an ulp; reductions are those of
-Cody and Waite, 'Software manual for the elementary functions' (1980).
+Results are within 4 ulp unless said otherwise; subnormal ones may be off by as many smallest subnormals. Reductions
+are those of Cody and Waite, 'Software manual for the elementary functions' (1980).
 """
 from __future__ import annotations
 
@@ -211,7 +210,6 @@ def cospi(x: Term) -> Term:
 
 
 def _atan_below_one(t: Term) -> Term:
-    """From 0 to 1."""
     far = t > 0.41421356237309503
     u = far.where((t - 1.0) / (t + 1.0), t)
     z = u * u

@@ -1,7 +1,7 @@
-"""Random numbers: counters through Philox, so that equal seeds and offsets give equal bits everywhere.
+"""Random numbers: counters through Philox; equal seeds and offsets give equal bits.
 
-Salmon, Moraes, Dror and Shaw, 'Parallel random numbers: as easy as 1, 2, 3' (SC 2011). Key schedule, conversion to
-floats and Box-Muller transform are Triton's, bit for bit in integers and uniform floats.
+Salmon, Moraes, Dror and Shaw, 'Parallel random numbers: as easy as 1, 2, 3' (SC 2011). Integers and uniform floats
+are Triton's, bit for bit.
 """
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ def _widened(b: KernelBuilder, x: tensor, name: str, k_pack: bool, dim: int, wid
 
 
 def _of_halves(b: KernelBuilder, x: tensor, dim: int, wide: DType) -> tensor:
-    """Two a byte, side by side along `dim`. Exponent and fraction go to the end of the 16-bit type's: right but for the
-    difference of the biases, subnormals too, which one exact product makes up for."""
+    """Two a byte, side by side along `dim`, moved to the end of the 16-bit type's fields; one exact product corrects
+    the bias."""
     fraction, bias = (7, 127) if wide == bf16 else (10, 15)
 
     def number(half: tensor) -> tensor:

@@ -1,7 +1,6 @@
 """The values of a kernel body: `tensor` (a tile or a scalar in tile IR) and tensor descriptors.
 
-A function marked by `@builtin` gets the IR builder in `_b`. The frontend dispatches operators on tensors to
-`semantics.py`.
+Functions marked by `@builtin` get the IR builder in `_b`.
 """
 from __future__ import annotations
 
@@ -227,9 +226,9 @@ class tensor:
 
 
 class Compound:
-    """Made of other values, as tuples are: where paths of a program meet, what differs are its parts.
+    """Made of other values, as tuples are, which is what differs where paths meet.
 
-    `whole`: it is taken apart only where it is not one and the same on every path.
+    `whole`: taken apart only where not the same on every path.
     """
 
     whole = False

@@ -19,9 +19,9 @@ def _operator(symbol: str, swap: bool = False) -> Callable[[Term, Any], Term]:
 
 
 class Term:
-    """A tensor and the builder that computes with it: `(x * y + 1).value`, with the language's own rules of types.
+    """A tensor and its builder: `(x * y + 1).value`, by the language's rules of types.
 
-    `op` applies any op of tile IR with operands of one type.
+    `op`: any op with operands of one type.
     """
 
     __slots__ = ("b", "tensor")

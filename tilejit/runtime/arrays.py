@@ -1,7 +1,7 @@
-"""What may be an argument: torch tensors, anything with `__cuda_array_interface__` or DLPack, our own arrays, and
-objects that have but `data_ptr()` and `dtype`.
+"""What may be an argument: torch tensors, `__cuda_array_interface__`, DLPack, our arrays, and objects with `data_ptr()`
+and `dtype`.
 
-`describe` turns any of them into an `ArrayInfo`. torch is found in `sys.modules`, never imported.
+`describe` makes an `ArrayInfo` of any. torch is found in `sys.modules`, never imported.
 """
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ class StandIn(TypeError):
 
 
 class _StandInKey:
-    """The key of a descriptor of such a tensor: looking a launch up raises StandIn."""
-
     def __hash__(self) -> int:
         raise StandIn
 
@@ -46,9 +44,8 @@ STAND_IN = _StandInKey()
 
 
 class ArrayInfo(NamedTuple):
-    """Address, element type, sizes and strides (elements) of an array, its GPU's index (HOST: host memory); `spare`:
-    what lies behind its rows, up to a multiple of 16 bytes, may be overwritten.
-    """
+    """Address, dtype, sizes and strides (elements) of an array, its GPU (HOST: host memory); `spare`: what lies
+    behind its rows, up to 16 bytes, may be overwritten."""
 
     address: int
     dtype: DType
@@ -91,10 +88,8 @@ def stand_in(kind: type) -> bool:
 
 
 def same_as(*tensors: Any, sizes: bool = True) -> Callable[..., bool]:
-    """torch's own test for as many distinct tensors of these types, dtypes, devices and ranks, with `sizes` also sizes
-    and strides. It may say no to such tensors (it also asks for equal dispatch and gradients), and always does where
-    torch has none.
-    """
+    """torch's own test for distinct tensors of these types, dtypes, devices and ranks, with `sizes` also sizes and
+    strides. It may say no to such tensors, and does where torch has none."""
     guards = getattr(getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None), "TensorGuards", None)
     if guards is None:
         return lambda *others: False
@@ -124,9 +119,9 @@ def stands_in(*arguments: Any) -> bool:
 
 
 def tracing() -> bool:
-    """Whether torch's compiler is following this code (never true when it is run).
+    """Whether torch's compiler is following this code.
 
-    Once a torch tensor was met this name stands for torch's function: ask as `arrays.tracing()`.
+    Once torch was met this name is torch's function: ask as `arrays.tracing()`.
     """
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_dynamo_compiling()
@@ -259,7 +254,6 @@ def _of_protocol(x: Any) -> ArrayInfo | None:
 
 
 def _of_pointer(x: Any) -> ArrayInfo:
-    """One element, of the memory that it lies in."""
     from tilejit.runtime import driver
     from tilejit.runtime.target import default_target
 
@@ -282,7 +276,7 @@ def _from_interface(interface: dict[str, Any]) -> ArrayInfo:
 
 
 class _DLTensor(ctypes.Structure):
-    """dlpack.h, DLTensor: the head of what a capsule named `dltensor` points to."""
+    """dlpack.h, DLTensor."""
 
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
                 ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
@@ -291,7 +285,7 @@ class _DLTensor(ctypes.Structure):
 
 
 def _from_dlpack(x: Any) -> ArrayInfo:
-    """Read a DLPack capsule without consuming it; its producer orders its work before the stream we name."""
+    """Read a DLPack capsule without consuming it."""
     from tilejit.runtime import driver
 
     kind, index = x.__dlpack_device__()

@@ -1,7 +1,7 @@
-"""Bound launches (`Kernel.bind`): a launch that is repeated with its arguments.
+"""Bound launches (`Kernel.bind`).
 
-It is a CUDA graph of one node, less work for the driver; but a kernel's launch while a stream is being captured, and
-for dependents of the kernel ahead, whose set-up a graph would not overlap.
+A CUDA graph of one node; but a kernel's launch while a stream is captured, and for dependents of the kernel ahead,
+whose set-up a graph would not overlap.
 """
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ Grid = tuple[int, int, int]
 
 def repeated(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[[int], int], fixed: int | None,
              keep: tuple) -> Callable[[], None]:
-    """A function that launches with the parameters at address `params`, on the stream `fixed`, or what `current` gives
-    for the GPU. Threads take turns. `keep` lives as long as the function.
-    """
+    """Launches with the parameters at `params`, on the stream `fixed`, or what `current` gives. Threads take turns;
+    `keep` stays alive."""
     device = loaded.device
     if loaded.pdl:
         return _launching(loaded, grid, params, current, fixed, keep)

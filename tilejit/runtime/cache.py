@@ -1,8 +1,7 @@
 """The disk cache of compiled kernels: one file per entry, written atomically, checked on every read.
 
-A file is one JSON header line (the full key, sizes, a checksum, metadata, resources, report), the PTX, the cubin. A
-damaged file is deleted and counts as a miss. Locks only save work (`turn`). The cache holds code that the GPU will run,
-so its folder must belong to the user alone, and links in it are not followed.
+A JSON header line (key, sizes, checksum, metadata, resources, report), the PTX, the cubin. A damaged file is a miss.
+Locks only save work (`turn`). The folder must belong to the user alone, and links are not followed.
 """
 from __future__ import annotations
 
@@ -182,9 +181,8 @@ _TRUSTED = 60.0
 
 
 def _written(base: Path, size: int) -> None:
-    """Keep the folder below its limit after an entry of that size. It is looked through (a second for many entries)
-    only when it may be full, and now and then for what others write.
-    """
+    """Keep the folder below its limit after an entry of that size; it is looked through when it may be full, and now
+    and then."""
     known, when = _sizes.get(base, (0, 0.0))
     known += size
     if not when or time.monotonic() - when > _TRUSTED or known > knobs.current().cache_size * 0.9:
@@ -200,9 +198,7 @@ def _complain(folder: str, why: str) -> None:
 
 @contextlib.contextmanager
 def turn(key: dict[str, Any], patience: float = 60.0) -> Iterator[None]:
-    """One process at a time for a key. The turn of a process that dies is free; after `patience` seconds, or where
-    files cannot be locked, nobody waits.
-    """
+    """One process at a time for a key; after `patience` seconds, or where files cannot be locked, nobody waits."""
     base = folder()
     fd = None
     if base is not None and fcntl is not None:
@@ -264,9 +260,8 @@ def _stats(base: Path, pattern: str) -> list[tuple[float, int, Path]]:
 
 
 def _evict(base: Path) -> int:
-    """Remove the least recently used entries above the size limit, and what dead writers left; returns the bytes that
-    stay.
-    """
+    """Remove the least recently used entries above the limit, and what dead writers left; returns the bytes that
+    stay."""
     rows = sorted(_stats(base, "*" + _SUFFIX) + _stats(base, "*" + _NOTE))
     limit = knobs.current().cache_size
     total = sum(size for _, size, _ in rows)

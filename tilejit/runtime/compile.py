@@ -32,9 +32,8 @@ _SLOWER = ("pointers", "ragged_rows")
 
 @dataclass
 class CompiledKernel:
-    """One specialisation of a kernel and every stage as text; `cubin` is None without ptxas: the driver assembles `ptx`
-    at the first launch, and `resources` is what it reports.
-    """
+    """One specialisation of a kernel and every stage as text; without ptxas `cubin` is None, and the driver
+    assembles `ptx`."""
 
     kernel: KernelSource
     args: Mapping[str, Arg]
@@ -198,10 +197,8 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 
 def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
              stages: Stages) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
-    """Options, scheduled function and PTX. Rows too wide for one CTA are divided by a cluster, those that may begin
-    anywhere get fewer warps. What a cluster cannot do one CTA does, unless the author also asks how CTAs divide the
-    work.
-    """
+    """Options, scheduled function and PTX. Rows too wide for one CTA are divided by a cluster; what it cannot do one
+    CTA does, unless the author asks how CTAs divide the work."""
     from tilejit.schedule.in_flight import divided
 
     def emitted(options: Mapping[str, Any], fn: Function | None = None,
@@ -354,9 +351,8 @@ def emit(fn: Function) -> tuple[str, KernelMetadata]:
 
 def assemble(ptx: str, metadata: KernelMetadata, meanwhile: Callable[[], Any],
              ) -> tuple[str, bytes | None, Resources | None, Record | None]:
-    """The text with as many registers as it needs, its cubin and resources, and a record where ptxas had to be told so;
-    None for all but the text where the driver assembles.
-    """
+    """The text, its cubin and resources, and a record where ptxas was told registers; None for all else where the
+    driver assembles."""
     from tilejit.runtime.spills import assembled
 
     return assembled(ptx, metadata, meanwhile) if ptxas.find_ptxas() else (ptx, None, None, None)
@@ -369,7 +365,7 @@ def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 
 
 def _schedule_key(options: Mapping[str, Any]) -> dict[str, str]:
-    """The text of a given schedule. Raises LaunchError for a missing file."""
+    """Raises LaunchError for a missing file."""
     path = options.get("schedule")
     if path is None:
         return {}

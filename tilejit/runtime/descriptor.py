@@ -52,7 +52,6 @@ _known: dict[tuple, Facts] = {}
 
 def _facts(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...], padding: str,
            aligned: bool, device: int) -> Facts:
-    """Raises LaunchError."""
     key = dtype, shape, strides, block, padding, aligned, device
     found = _known.get(key)
     if found is None:

@@ -1,7 +1,6 @@
-"""The CUDA driver through cuda-python, imported on first use: devices, modules, launches, memory, streams.
+"""The CUDA driver through cuda-python, imported on first use, which raises LaunchError without a GPU.
 
-Without a driver or GPU first use raises LaunchError. After an error that destroys the context (an illegal address, a
-failed assertion), every later call of that device raises and names the last kernel.
+After an error that destroys the context every later call of that device raises and names the last kernel.
 """
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from tilejit.errors import CudaError, LaunchError
 from tilejit.ir.target import DEFAULT, TARGETS, Target
 from tilejit.runtime.occupancy import check_room
 
-#: Errors after which the context is lost (CUDA driver API, CUresult): illegal address, launch timeout, assert,
-#: hardware stack error, illegal instruction, misaligned address, invalid address space, invalid pc, launch failed.
+#: Errors after which the context is lost (CUDA driver API, CUresult).
 STICKY = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
 _INVALID_CONTEXT, _NOT_INITIALIZED, _UNSUPPORTED_PTX = 201, 3, 222
 
@@ -182,10 +180,8 @@ def multiprocessors(index: int | None = None) -> int:
 
 
 def clusters(ctas: int, index: int | None = None) -> int:
-    """How many clusters of so many CTAs run at once on a GPU (default: the current one) if each CTA has a
-    multiprocessor to itself: an H200 has room for 15 of 8. Multiprocessors over CTAs where there is no GPU, and for
-    host memory (-1).
-    """
+    """How many clusters of so many CTAs run at once if each CTA has a multiprocessor, at most multiprocessors over
+    CTAs: that many without a GPU, and for host memory (-1)."""
     if ctas == 1 or (not available() if index is None else index < 0):
         return multiprocessors(index) // ctas
     return _clusters(ctas, current_device() if index is None else device(index))
@@ -215,9 +211,7 @@ def current_stream(index: int) -> int:
 
 
 def stream_getter(flat: tuple = ()) -> Callable[[int], int]:
-    """The cheapest function from a GPU's index to its current stream: cupy's if its arrays are among the arguments,
-    else `current_stream`.
-    """
+    """The cheapest function from a GPU's index to its current stream: cupy's if its arrays are arguments."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and any([isinstance(x, cupy.ndarray) or isinstance(getattr(x, "base", None), cupy.ndarray)
                                  for x in flat]):
@@ -318,18 +312,15 @@ class LoadedKernel:
         return int(check(driver.cuOccupancyMaxActiveClusters(self.function, self._config_of((1, 1, 1), 0)), doing))
 
     def evenly(self, grid: tuple[int, int, int]) -> bool:
-        """Whether programs get multiprocessors evenly though the launch ahead still runs: each has one for itself, or
-        they are few. Others take what room that launch leaves: some multiprocessors get more, and keep them.
-        """
+        """Whether programs get multiprocessors evenly though the launch ahead runs: each has one for itself, or they
+        are few."""
         if self.alone is None:
             self.alone = self.resident() <= self.device.multiprocessors
         return self.alone or 2 * prod(grid) <= self.device.multiprocessors * self.programs
 
     def configure(self, grid: tuple[int, int, int], stream: int) -> Any:
-        """The CUlaunchConfig of a grid on a stream, never changed: threads may share it.
-
-        Raises LaunchError for a cooperative grid of more programs than run at once.
-        """
+        """The CUlaunchConfig of a grid on a stream, shared by threads. Raises LaunchError for a cooperative grid too
+        large."""
         if self.cooperative:
             check_room(self.name, grid, self.resident(), self.threads, self.shared, self.cluster[0])
         return self._config_of(grid, stream)

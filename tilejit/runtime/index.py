@@ -1,8 +1,7 @@
-"""The way to a cached kernel without reading sources: notes beside the cache's entries say which sources led to which.
+"""The way to a cached kernel without reading sources: notes say which sources led to which entry.
 
-A note lists every function that a kernel reaches, by file, time of change and size, what each read from its
-surroundings (constants by value, kernels by place), and the entry's key. Where any of that changed, texts are hashed.
-Functions of no file are not noted.
+A note lists every function that a kernel reaches, by file, time and size, what each read (constants by value,
+kernels by place), and the key. Where any changed, texts are hashed. Functions of no file are not noted.
 """
 from __future__ import annotations
 
@@ -37,9 +36,8 @@ def place(source: Any) -> list[Any]:
 
 
 def _version(source: Any) -> list[Any] | None:
-    """`place`, with what changes when its text does, and its bytecode, for files that changed within one tick of the
-    clock; None for a function of no file.
-    """
+    """`place`, with what changes when its text does, and bytecode for files changed within one tick; None for no
+    file."""
     stamp = None if source.replaced is not None else _stamp(source.file)
     if stamp is None:
         return None

@@ -1,7 +1,7 @@
 """The `@kernel` decorator and the launch path.
 
-A call is bound by its shape (how many positional arguments, which keywords) through a `Plan`. A known key leads to a
-loaded kernel (`launch.py`); a new one compiles, under the kernel's lock. Threads share nothing else.
+A call is bound by its shape through a `Plan`. A known key leads to a loaded kernel (`launch.py`); a new one
+compiles, under the kernel's lock.
 """
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ from tilejit.runtime.target import default_target
 from tilejit.runtime.tuples import Spread, SpreadEntry, leaves
 
 _overrides = knobs.overrides
-#: Launch options and their defaults; anything else that is no parameter of the kernel is an error.
-#: None: the scheduler decides. What they mean: docs/scheduling.md, "What the author may decide".
+#: Launch options and their defaults (docs/scheduling.md, "What the author may decide"). None: the scheduler decides.
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
                            "store_role": None, "products_ahead": None, "ping_pong": None, "schedule": None,
@@ -62,9 +61,10 @@ class StaleGlobalError(LaunchError, RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """How calls of one shape are bound. The flat tuple of a call is the kernel's parameters in order, then the given
-    options by name: `pick` makes it of positional arguments, keyword values and `rest` (given before, and defaults).
-    `at` has the place of each parameter, `options` that of each option.
+    """How calls of one shape are bound: `pick` makes the flat tuple (parameters in order, then options by name) of
+    positional arguments, keyword values and `rest`.
+
+    `at`: the place of each parameter, `options`: of each option.
     """
 
     pick: Callable[[tuple], tuple]
@@ -79,8 +79,7 @@ class Plan:
 class Partial:
     """A kernel some of whose arguments are given: `p[grid](*args, **more)` launches it.
 
-    `fast` is the next launch's way: launchers (`launcher.py`) of known signatures, newest first, and behind them
-    `_slowly`.
+    `fast`: launchers of known signatures, newest first, then `_slowly`.
     """
 
     _MOST = 16
@@ -163,9 +162,7 @@ class Partial:
 
     def _quicken(self, key: tuple | None, compiled: CompiledKernel, entry: DeviceEntry, plan: Plan, flat: tuple,
                  options: dict[str, Any]) -> None:
-        """Make a launcher for calls like this one, the second time that one comes; `entry` launches `compiled`, or its
-        programs merged.
-        """
+        """Make a launcher for calls like this one, the second time it comes."""
         kernel = self.kernel
         signature = (key, entry.compiled is compiled, tuple(options.items()), *map(type, flat))
         with kernel.lock:
@@ -264,7 +261,6 @@ class Kernel(Partial):
         return Plan(form.pick, (*given.values(), *form.rest), form.keyers, form.at, form.options, form.shape)
 
     def _form(self, count: int, keywords: tuple[str, ...], given: tuple[str, ...]) -> Plan:
-        """The plan whatever is given; its `rest` is the defaults."""
         name = self.__name__
         if count > len(self.names):
             raise ArgumentError(f"{name}() takes {len(self.names)} arguments but {count} were given; its signature is "

@@ -1,10 +1,7 @@
-"""The settings of tilejit: one typed, frozen record, read from `TILEJIT_*` variables when it is needed.
+"""The settings of tilejit: one frozen record, read from `TILEJIT_*` variables when needed.
 
-    with tilejit.knobs(dump="stages", cache=False):
-        kernel[grid](...)
-
-Overrides hold for the current context (thread or task) and are part of a kernel's signature. Outside a `with`, a kernel
-keeps the environment of its first launch.
+Overrides (`with tilejit.knobs(cache=False):`) hold for the current thread or task and are part of a kernel's
+signature. Outside a `with`, a kernel keeps the environment of its first launch.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A compiled kernel, ready to run: on a GPU, in the emulator (its PTX), or in the evaluator (its tile IR).
+"""A compiled kernel, ready to run on a GPU, in the emulator, or in the evaluator.
 
-An entry belongs to one signature of one kernel; it takes arguments as the flat tuple that this was made from.
+An entry belongs to one signature and takes the flat tuple it was made from.
 """
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tilejit.emulator.report import Report
 
 Grid = tuple[int, int, int]
-#: Programs along a grid's first axis from which on small ones are merged: two waves of four warps each on 132
-#: multiprocessors. Fewer start as fast as the GPU has room for them.
+#: Programs along a grid's first axis from which on small ones are merged: two waves on a GPU, which starts no more at
+#: once.
 MANY = 4224
 
 
@@ -77,9 +77,7 @@ def of_length(k: CompiledKernel, between: tuple[int, int]) -> CompiledKernel:
 
 
 class Another:
-    """Another entry for the same signature, of the kernel that `change` makes: compiled once, at need, by
-    `make(compiled, flat, stream)`.
-    """
+    """Another entry for the same signature, compiled once, at need, by `make(compiled, flat, stream)`."""
 
     def __init__(self, change: Callable[[CompiledKernel], CompiledKernel], compiled: CompiledKernel,
                  make: Callable[[CompiledKernel, tuple, Any], Any]):
@@ -94,10 +92,8 @@ class Another:
 
 
 class Variants:
-    """Other entries for the same signature. `exact` is for arguments that TMA does not take (a stride or size of zero,
-    an unaligned base), without tensor maps of descriptors that are made in the kernel; `merged` for grids of many small
-    programs; `lengths` for rows of some lengths.
-    """
+    """Other entries: `exact` for arguments that TMA does not take, `merged` for many small programs, `lengths` for
+    rows of some lengths."""
 
     compiled: CompiledKernel
     at: Mapping[str, int]
@@ -191,9 +187,8 @@ class DeviceEntry(Variants):
             self.loaded.device.synchronize(stream)
 
     def repeated(self, grid: Grid, flat: tuple, stream: Any = None, keep: tuple = ()) -> Callable[[], None]:
-        """A function that launches with these values and addresses, in a frame of its own, on the stream (None: the
-        current one); `keep` stays alive as long.
-        """
+        """A function that launches with these values, on the stream (None: the current one); `keep` stays alive as
+        long."""
         try:
             frame = self.frame(grid, flat)
         except NotForTMA:
@@ -289,9 +284,8 @@ def host_arrays(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def host_memory(flat: tuple, follow: bool = False) -> list[np.ndarray]:
-    """Byte arrays over the memory of all array arguments; overlapping ones become one. `follow`: and what addresses in
-    them point to, to run in.
-    """
+    """Byte arrays over the memory of all array arguments, overlapping ones as one. `follow`: and what addresses in
+    them point to."""
     bases = [x.base if isinstance(x, TensorDescriptor) else x for x in flat]
     found = [(x, info) for x in bases if (info := _memory_of(x)) is not None and 0 not in info.shape]
     spans = [extent(x, info) for x, info in found if not is_address(x)]

@@ -1,10 +1,8 @@
 """Launchers: functions generated for one signature of one kernel, for launches in a microsecond or two.
 
-    def add_kernel(_grid, /, x=_M, y=_M, out=_M, n=_M, BLOCK=_M, *_more, **_options): ...
-
-It compares whether the call is of its signature (types, dtypes, devices, alignment, constants, the class of integers;
-of several tensors torch is asked first); another call goes on to the next launcher, and at last to `Partial._slowly`.
-Then it writes addresses and numbers into a ready parameter block and calls the driver.
+One compares whether the call is of its signature (types, dtypes, devices, alignment, constants, classes of
+integers); another call goes on to the next, at last to `Partial._slowly`. Then it fills a ready parameter block and
+calls the driver.
 """
 from __future__ import annotations
 
@@ -67,11 +65,11 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
          defaults: Mapping[str, Any], given: Collection[str], options: Mapping[str, Any], compiled: CompiledKernel,
          entry: DeviceEntry, resolve: Callable[..., Any], captured: list[tuple[Mapping[str, Any], str, Any]],
          following: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The launcher for calls like one with these arguments (by name; those in `given` are no part of the call) and
-    options; None where an argument is of a kind that only the slow way knows.
+    """The launcher for calls like one with these arguments (without those in `given`) and options; None where only the
+    slow way knows an argument.
 
-    `entry` launches `compiled`, which is returned, or merges its programs where a grid has MANY. Other calls go on to
-    `following`; `resolve(grid, arguments, options)` makes a grid's three numbers.
+    `entry` launches `compiled`, which is returned, or merges programs where there are MANY; `following` gets other
+    calls; `resolve(grid, arguments, options)` makes a grid's three numbers.
     """
     packer: Packer = entry.packer
     if entry.blocking or any(p.fill == "desc" and not is_whole(p) for p in packer.map_params):

@@ -1,7 +1,6 @@
-"""Known miscompiles of assemblers: which text they silently get wrong, in which versions, and what avoids it.
+"""Known miscompiles of assemblers: which text, which versions, what avoids it.
 
-The compiler never writes these forms; in an author's PTX (`tl.inline_asm_elementwise`, an overridden stage) they are a
-remark on the kernel.
+The compiler never writes these forms; an author's PTX gets a remark.
 """
 from __future__ import annotations
 
@@ -12,9 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Miscompile:
-    """`lines` yields the 1-based PTX lines that have the form; versions are ptxas releases (major, minor): from `first`
-    up to, without, `fixed`.
-    """
+    """`lines` yields the 1-based PTX lines of the form; versions are ptxas releases, from `first` to before `fixed`."""
 
     name: str
     what: str
@@ -100,25 +97,21 @@ def _late_copies(ptx: str) -> Iterator[int]:
 
 
 MISCOMPILES: tuple[Miscompile, ...] = (
-    # Under register pressure the high word of the sum is taken from the wrong register: an address 4 GB away whenever
-    # bit 31 of the low word is set. Seen on an H200 with ptxas 13.0 and 13.1, and with driver 580; not with 13.3.
+    # Under register pressure the sum's high word is of the wrong register. Seen with ptxas 13.0, 13.1 and driver 580.
     Miscompile("mad-wide-by-one", "a 32-bit number times one added to a 64-bit one: the high word may be wrong",
                "cvt.s64.s32 (or cvt.u64.u32) and add.s64", (13, 0), (13, 3), _wide_by_one),
     # The copies are merged with what they copy, so that loads overwrite registers that the tensor cores still read.
     Miscompile("late-copy-to-wgmma", "a first operand is copied behind the wait for the product that reads it",
                "prmt.b32 d, s, 0, 0x3210 in place of the copy, or two sets of registers in turn", (12, 0), (13, 3),
                _late_copies),
-    # Three become one VIMNMX3, which cannot negate, and one operand loses its sign: `max(-x)` of a tile is wrong.
-    # Seen on an H200 with driver 580; ptxas 12.8 and 13.0 to 13.3 write it, 13.4 and 13.5 do not.
+    # VIMNMX3 cannot negate, and one operand loses its sign. Seen with driver 580; ptxas 12.8 to 13.3 write it.
     Miscompile("minimum-of-negations", "a minimum or maximum of negated 32-bit integers: a sign may be lost",
                "prmt.b32 d, s, 0, 0x3210 behind each negation", (12, 0), (13, 4), _negated_minima),
-    # `min(a, b) == b` becomes the predicate of VIMNMX.S16x2 (or U16x2), which is the other way round where a == b.
-    # Seen on an H200 with driver 580; ptxas 12.8 and 13.0 to 13.3 write it, 13.4 and 13.5 do not.
+    # The predicate of VIMNMX.S16x2 (or U16x2) is the other way round where a == b. Versions as above.
     Miscompile("compared-minimum-of-16-bits", "a 16-bit minimum or maximum is compared with one of its operands: "
                "wrong if these are equal", "the minimum of 32 bits, cvt.u16.u32 behind it", (12, 0), (13, 4),
                _compared_minima),
-    # The copy is put into the low half of a register, and the widening, left out where the source is known to be
-    # extended, reads all of it. Found by fuzzing on an H200; ptxas 12.8 to 13.1 write it, 13.3 to 13.5 do not.
+    # The widening, left out where the source is known to be extended, reads all of a register whose half was copied.
     Miscompile("widened-copy-of-16-bits", "a 16-bit register is copied, and widened to 32 bits: the upper half may be "
                "anything", "cvt.u32.u16, prmt.b32 d, s, 0, 0x3210 and cvt.u16.u32 in place of the copy", (12, 0),
                (13, 3), _widened_copies),

@@ -1,7 +1,6 @@
 """Packs a launch's arguments into the parameters of a compiled kernel (ptx/metadata.py).
 
-`Packer` compiles the parameter list once to readers of a flat tuple; a `Frame` is the memory of one launch: tensor
-maps, scalars and the `void*` array that points at them.
+`Packer` compiles the list once to readers of a flat tuple; a `Frame` is the memory of one launch.
 """
 from __future__ import annotations
 
@@ -71,10 +70,10 @@ class NotForTMA(LaunchError):
 
 
 class Packer:
-    """The parameters of one compiled kernel, for one way of passing its arguments.
+    """The parameters of one compiled kernel.
 
-    `at` maps argument names to places in the flat tuple, `address` the places of arrays to readers of their address.
-    Threads may share it; each launch takes a frame of its own.
+    `at`: names to places in the flat tuple, `address`: places of arrays to readers. Threads share it, with a frame
+    for each launch.
     """
 
     def __init__(self, params: tuple[Param, ...], at: Mapping[str, int], address: Mapping[int, Reader],

@@ -12,9 +12,8 @@ PATIENCE = 1.0
 
 
 class Progress:
-    """Called as progress(done, total): draws a bar on stderr, if that is a terminal, rich is installed and the work has
-    taken PATIENCE seconds.
-    """
+    """progress(done, total): draws a bar on stderr, if that is a terminal with rich and the work took PATIENCE
+    seconds."""
 
     def __init__(self, title: str):
         self.title, self.start = title, time.monotonic()

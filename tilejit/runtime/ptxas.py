@@ -1,7 +1,7 @@
-"""Assembling PTX with ptxas, and its log: registers, spills, stack and the C75xx messages.
+"""Assembling PTX with ptxas, and its log.
 
-ptxas is looked for in TILEJIT_PTXAS, in the wheel nvidia-cuda-nvcc, and on PATH; without one the driver assembles.
-Never a linker route: cuLink and nvJitLink drop setmaxnreg.
+ptxas is in TILEJIT_PTXAS, in the wheel nvidia-cuda-nvcc, or on PATH; else the driver assembles. Never a linker
+route: cuLink and nvJitLink drop setmaxnreg.
 """
 from __future__ import annotations
 
@@ -100,7 +100,6 @@ def find_ptxas() -> str | None:
 
 @lru_cache(maxsize=4)
 def _version(path: str) -> str:
-    """Asked once for a file as it is: the cache's folder has a note of it."""
     from tilejit.runtime import cache
 
     try:

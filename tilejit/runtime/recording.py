@@ -1,8 +1,7 @@
-"""One call of a host function, written down: what it allocated and launched, made into a function that does it again.
+"""One call of a host function, written down and made into a function that does it again.
 
-What a `Recorder`, a hook of launches, saw becomes a `replay`, which takes the arguments and the addresses of their
-arrays, allocates, writes addresses into ready parameter blocks, and calls the driver. A call that cannot be done so (it
-computed with torch, read an array's contents, waited, or ran on the CPU) says why in `refused`.
+What a `Recorder`, a hook of launches, saw becomes a `replay`, which allocates, writes addresses into ready parameter
+blocks, and calls the driver. A call that cannot be done so says why in `refused`.
 """
 from __future__ import annotations
 
@@ -138,9 +137,8 @@ class _Arrays:
 
 def replay(recorder: Recorder, result: Any, parameters: Sequence[str], arguments: Sequence[Any],
            inputs: Sequence[tuple[str, int, Any]], fetched: Sequence[str]) -> Callable[..., Any] | str:
-    """A function of `parameters` (which were `arguments`) and `fetched` (addresses) that does what was recorded and
-    returns what corresponds to `result`; or why there is none. inputs: text, address and array of what was passed.
-    """
+    """A function of `parameters` (were `arguments`) and `fetched` (addresses) that does what was recorded and
+    returns what corresponds to `result`; or why there is none."""
     if recorder.refused:
         return recorder.refused
     try:
@@ -205,7 +203,7 @@ def _returned(result: Any, results: dict[Any, str]) -> str:
 
 
 def _allocate(i: int, x: Any, zeroed: bool, index: int, space: dict[str, Any]) -> list[str]:
-    """Lines that make an array like x and read its address: as torch's compiler allocates, where there is one GPU."""
+    """Lines that make an array like x and read its address."""
     torch = sys.modules.get("torch")
     if torch is None or not is_torch(x) or x.get_device() != index:
         raise _Unrepeatable("it allocates what is no tensor on the GPU")

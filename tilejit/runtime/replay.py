@@ -53,9 +53,7 @@ _PLAIN = (bool, int, str, bytes, type(None), type, DType, Enum, FunctionType, Bu
 
 @lru_cache(maxsize=1024)
 def _kind(kind: type) -> str:
-    """How an argument of a type is known: "tensor", "array" (ours), "descriptor", "value", "float", "nested" (a tuple),
-    "holder" (of arrays), or "".
-    """
+    """How an argument of a type is known; "holder": of arrays; "": not."""
     torch = sys.modules.get("torch")
     if torch is not None and issubclass(kind, torch.Tensor):
         return "" if stand_in(kind) else "tensor"
@@ -115,11 +113,10 @@ _READ = {"tensor": ("{a} = {p}.data_ptr()",
 
 
 class Calls(dict[tuple, Callable[..., Any]]):
-    """Names and types of the arguments that are no defaults -> a function generated for them, which looks the facts up.
+    """Names and types of the arguments that are no defaults -> a generated function that looks the facts up.
 
-    `fast` takes any call: the newest of these functions, which hands other calls to the one before it. around: takes
-    calls that cannot be replayed now (hooks, transforms); wanted: those where a tensor asks for a gradient (None: they
-    are as all others); integers: parameters that get tuples of integers only.
+    `fast` takes any call, by the newest function first. around: takes calls that cannot be replayed now; wanted:
+    those where a gradient is asked for; integers: parameters of tuples of integers.
     """
 
     _CHAINED = 8

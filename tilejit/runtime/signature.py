@@ -1,9 +1,8 @@
 """What a kernel is specialised by, and what the compiler is told of each argument.
 
-Every argument has a *key*, computed at every launch, and a description (`Param` or `Const`), made when a key is new. As
-in Triton, an integer that is 1 becomes a constant, integers divisible by 16 and pointers aligned to 16 bytes are marked
-so; also integers divisible by 8, and those that are not negative. `do_not_specialize` turns that off. Constants are
-told apart by type: 1, 1.0 and True differ.
+A *key* is computed at every launch, a description (`Param` or `Const`) for a new key. As in Triton, 1 becomes a
+constant, integers divisible by 16 and aligned pointers are marked; also integers divisible by 8, or not negative.
+Constants are told apart by type.
 """
 from __future__ import annotations
 
@@ -81,9 +80,8 @@ def constant_key(x: Any) -> Hashable:
 
 
 class ArgumentKeys(Keys):
-    """Keys of run-time arguments; `align` and `ones`: specialise on divisibility by 16, and on being 1; `most`: and on
-    the power of two that an integer is at most.
-    """
+    """Keys of run-time arguments; `align`, `ones`: by divisibility by 16, and by being 1; `most`: by the power of
+    two that an integer is at most."""
 
     def __init__(self, align: bool, ones: bool, most: bool = False):
         self.align, self.ones, self.most = align, ones, most

@@ -1,7 +1,6 @@
-"""Kernels that ptxas would spill, or give a few registers too many for one more program on a multiprocessor.
+"""Kernels that ptxas would spill, or that lack a few registers for one more program on a multiprocessor.
 
-A kernel that spills is assembled again, with room for one program fewer, then for one alone; one that would have room
-for one program more with a few registers less, the fewer the more programs there are, for one more.
+The first are assembled again with room for one program fewer, then for one; the others for one more.
 """
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ Assembled = tuple[str, bytes, Resources, Union[Record, None]]
 
 
 def assembled(ptx: str, meta: KernelMetadata, meanwhile: Callable[[], Any]) -> Assembled:
-    """The text that was kept, its cubin and resources, and a record where that is another text. One that says itself
-    how many registers or programs there shall be is kept, short of wishes.
+    """The text that was kept, its cubin and resources, and a record of a changed text. One that sets its own registers
+    or programs is kept.
 
     Raises AssemblyError at the user's line.
     """

@@ -1,7 +1,7 @@
-"""Custom operators of torch that launch kernels: what compiled and exported programs call (`traced.py`).
+"""Custom operators of torch that launch kernels (`traced.py`).
 
-An operator belongs to one kernel and one way of calling it; its name carries a hash of both, so that cached programs
-find it in another process, once that has traced the same call.
+One belongs to a kernel and a way of calling it; its name has a hash of both, so that cached programs find it in
+another process that traced the same call.
 """
 from __future__ import annotations
 
@@ -127,9 +127,7 @@ def _told(kind: tuple) -> Any:
 
 
 def _changed(target: Any, names: tuple[str, ...], kinds: tuple, dtypes: tuple) -> set[str]:
-    """The arguments that a launch writes to; all, where the kernel cannot be built while tracing (an error is that of
-    the launch).
-    """
+    """The arguments that a launch writes to; all, where the kernel cannot be built."""
     kernel, left = target.kernel, iter(dtypes)
     given = {n: _sample(k, left) for n, k in zip(names, kinds)}
     supplied, more = target.sample()

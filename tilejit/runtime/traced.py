@@ -1,7 +1,6 @@
 """Launches while torch traces (torch.compile, torch.export): each becomes a call of a custom operator (`torch_ops.py`).
 
-torch's tracer follows the Python of `launch` with stand-ins, so it keeps to plain tuples, dicts and isinstance.
-Defining the operator is one call on constants (`_operator`), which the tracer makes as it is.
+torch's tracer follows `launch`, so it keeps to plain tuples, dicts and isinstance.
 """
 from __future__ import annotations
 

@@ -6,14 +6,14 @@ import numpy as np
 
 from tilejit.runtime.arrays import from_numpy_dtype
 
-#: What two orders of summation may differ by, of an element and of the root of the mean square of its array: four units
-#: in the last place where results are rounded to 16 or 8 bits, more for wider ones.
+#: What two orders of summation may differ by, of an element and of its array's root mean square: four units in the last
+#: place of 16 and 8 bits, more for wider ones.
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4, "tf32": 1e-2, "fp16": 4e-3, "bf16": 3.2e-2, "fp8e4nv": 0.5, "fp8e5": 1.0}
 
 
 class Agreement:
-    """The outputs of the first configuration, which those of the others have to equal: integers exactly, floats within
-    `tolerance` (None: TOLERANCE, by dtype)."""
+    """The first configuration's outputs, which the others' have to equal, floats within `tolerance` (None:
+    TOLERANCE)."""
 
     def __init__(self, tolerance: float | None = None):
         self.tolerance = tolerance

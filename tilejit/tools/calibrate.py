@@ -1,11 +1,10 @@
-"""The rates of a chip (`kernels/chips/*.json`), from measured times of many ways to compute many random products.
+"""The rates of a chip (`kernels/chips/*.json`), from measured times of many ways to compute random products.
 
     python -m tilejit calibrate [--seconds 150] [--seed N] [--times FILE] [--out FILE]
 
-Products of 16- and 8-bit numbers are computed by the likeliest ways and some others; device time alone, by CUDA graphs.
-What `kernels.estimate` reads is fitted to two thirds of the products (least squares of the logarithms, in which ways
-near the best count most, kept near the former rates as firmly as serves the choice of ways); the other third says how
-far off it is, in the file too. Needs torch and a GPU; `--times` also reads what was measured before.
+Device time by CUDA graphs. `kernels.estimate`'s rates are fitted to two thirds (least squares of logarithms, near
+the best ways and the former rates); the other third gives the error. Needs torch and a GPU; `--times` also reads
+what was measured before.
 """
 from __future__ import annotations
 
@@ -222,8 +221,8 @@ def validated(times: Sequence[Times], chip: Chip, folds: int = 3) -> float:
 
 
 def judged(times: Sequence[Times], chip: Chip) -> dict[str, float]:
-    """The error of estimates of ways that take at most 1.3 times as long as the best, and by how much longer the chosen
-    way takes than the best of those measured."""
+    """The error of estimates of ways within 1.3 times the best, and how much longer the chosen way takes than the
+    best measured."""
     errors, longer = [], []
     for p, rows in times:
         if not rows:

@@ -31,10 +31,10 @@ def launch(kernel: Kernel, grid: Any, args: tuple, kwargs: dict[str, Any]) -> No
 
 
 def cost(call: Callable[..., Any], spend: tuple[float, float] = (25.0, 100.0)) -> float:
-    """The cost of `call`, which launches when it is called, or runs what it launches in another way if given one.
+    """What `call`, which launches (by another way if given one), costs.
 
-    On a GPU the median milliseconds of `tilejit.testing.do_bench`, which takes `spend` (milliseconds of warm-up and of
-    repetitions); in the emulator `clocks`; in the evaluator 0 for everything that runs.
+    On a GPU median milliseconds of `tilejit.testing.do_bench` (`spend`: warm-up and repetitions); in the emulator
+    `clocks`; in the evaluator 0.
     """
     target = default_target()
     if target == "emulator":
@@ -54,8 +54,8 @@ def unit() -> str:
 
 
 def clocks(kernel: Kernel, grid: Any, args: tuple, kwargs: dict[str, Any]) -> int:
-    """By the timeline's model: the longest of the first CTAs, times the waves of one CTA each on an H200's
-    multiprocessors. Arrays are left as they were. Raises EmulatorError for a launch that breaks a rule."""
+    """By the timeline's model: the longest of the first CTAs, times the waves on an H200. Arrays stay. Raises
+    EmulatorError."""
     from tilejit.emulator.replay import Rates, Replay
     from tilejit.emulator.timeline import Recorder
 

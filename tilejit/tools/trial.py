@@ -1,7 +1,6 @@
-"""The process that runs configurations for autotuning (`trials.py`): what hangs or faults ends with it alone.
+"""The process that runs configurations for autotuning (`trials.py`): what hangs or faults ends with it.
 
-It loads code, has memory with the contents of a file that both processes see, launches, times by CUDA events, and
-leaves outputs there. Requests and replies are pickled tuples.
+It loads code, has shared memory, launches, times by CUDA events. Requests and replies are pickled tuples.
 """
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ HOPELESS = 3.0
 
 @dataclass(frozen=True)
 class Task:
-    """Code, how to launch it, the bytes of its parameters; the arrays (by number) that hold their first contents before
-    each launch; those whose contents after the first one are asked for; milliseconds to spend."""
+    """Code, how to launch it, its parameters; arrays (numbers) restored before each launch; those asked for;
+    milliseconds."""
 
     cubin: bytes | None
     ptx: str

@@ -136,8 +136,8 @@ def give_back(child: Child) -> None:
 
 
 class Shared:
-    """The memory of a call's arrays, merged where they overlap, in a file that the other process sees too: first their
-    contents, then, as far behind as all of them are long, what a configuration left in them."""
+    """The memory of a call's arrays, overlaps merged, in a shared file: first contents, then what a configuration
+    left."""
 
     def __init__(self, infos: Iterable[ArrayInfo], index: int):
         spans: list[tuple[int, int]] = []
@@ -247,9 +247,8 @@ class Bound:
 class Trials:
     """Configurations of one call, measured one after another in the other process; see `measure`.
 
-    bind(config) makes its launch, its hooks called; bound: that of one that works; hooked: hooks may change arrays, so
-    each configuration takes their contents anew; named: arrays that hold the same before every launch (all that are
-    written do, with hooks, and where `outputs` are asked for).
+    bind(config) makes its launch; bound: that of one that works; hooked: hooks may change arrays; named: arrays that
+    hold the same before every launch.
     """
 
     def __init__(self, bind: Callable[[Any], Launched], bound: Bound, hooked: bool,

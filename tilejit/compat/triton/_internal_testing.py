@@ -137,8 +137,8 @@ def torch_dtype_name(dtype: Any) -> str:
 
 
 def _fresh_knobs_impl(skipped_attr: set[str] | None = None) -> tuple[Callable[[], Any], Callable[[], None]]:
-    """Two functions: one puts unset copies in the place of all groups of `triton.knobs` (but those named) and gives the
-    module, the other puts everything back."""
+    """Two functions: one puts unset copies of all groups of `triton.knobs` (but those named) in place, the other
+    puts all back."""
     before = {name: group for name, group in vars(knobs).items()
               if isinstance(group, knobs.base_knobs) and name not in (skipped_attr or ())}
     keys = [setting.key for group in before.values() for setting in group.knob_descriptors.values()]

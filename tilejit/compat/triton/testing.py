@@ -176,8 +176,8 @@ def nvsmi(attrs: Sequence[str]) -> list[int]:
     return [int(x) for x in subprocess.check_output(command, text=True).strip().split(",")]
 
 
-#: operations of one multiprocessor and cycle, dense, on Hopper: by tensor cores (bits of an element -> operations) and
-#: by multiply-adds (CUDA C++ Programming Guide, arithmetic instructions of compute capability 9.0)
+#: operations of one multiprocessor and cycle on Hopper: by tensor cores (bits of an element -> operations), by
+#: multiply-adds (CUDA C++ Programming Guide, arithmetic instructions)
 _TENSOR_CORE = {8: 8192, 16: 4096, 32: 2048}
 _MULTIPLY_ADD = {16: 512, 32: 256, 64: 128}
 

@@ -1,7 +1,6 @@
-"""The sanitizer: finds broken protocols by happens-before, from the events of a run. Limits: docs/emulator.md.
+"""The sanitizer: finds broken protocols by happens-before, whichever schedule ran. Limits: docs/emulator.md.
 
-Warps and operations in flight carry vector clocks (`clocks`); a shadow of shared memory holds the last write and the
-reads since. An access that is not ordered after a conflicting one is a finding whichever schedule ran.
+Warps and operations carry vector clocks (`clocks`); a shadow holds the last write and the reads since.
 """
 from tilejit.emulator.sanitizer.kinds import KINDS, MACHINE
 from tilejit.emulator.sanitizer.sanitizer import Sanitizer

@@ -18,8 +18,8 @@ from tilejit.emulator.sanitizer.world import World
 
 @dataclass
 class Barrier:
-    """`fenced`: fence.mbarrier_init followed the init; `open`: what is published (arrivals of earlier phases too);
-    `done`: what a wait on the last completed phase learns."""
+    """`fenced`: fence.mbarrier_init followed; `open`: what is published; `done`: what a wait on the last completed
+    phase learns."""
 
     name: str
     init: Access

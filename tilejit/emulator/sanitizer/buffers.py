@@ -1,5 +1,5 @@
-"""Names of shared memory: from a kernel's `shared OFFSET+BYTES: NAME SLOTSxSTRIDE` comments (offsets from the 1024-byte
-boundary at or after the extern array), else its variables."""
+"""Names of shared memory: from `shared OFFSET+BYTES: NAME SLOTSxSTRIDE` comments (from the 1024-byte boundary), else
+variables."""
 from __future__ import annotations
 
 import re

@@ -1,8 +1,7 @@
 """Vector clocks over warps and asynchronous operations, and a second clock of what is fenced between proxies.
 
-A clock is what an agent knows to have happened: of every warp the last tick, and the completed parts of asynchronous
-operations as bits (they complete in any order). Row 1 and `fenced_ops` are what a proxy fence covers: generic accesses
-before them are visible to TMA and wgmma. Clocks are only replaced.
+A clock is what an agent knows: each warp's last tick, and completed parts of operations as bits. Row 1 and
+`fenced_ops`: generic accesses before them are visible to TMA and wgmma. Clocks are only replaced.
 """
 from __future__ import annotations
 

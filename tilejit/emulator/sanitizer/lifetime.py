@@ -1,7 +1,7 @@
-"""Shared memory lives until its CTA's last warp exits: not longer than other CTAs and copies use it.
+"""Shared memory lives until its CTA's last warp exits: not longer than others use it.
 
-The owner's warps must know, when they exit, that the others and all operations are done with it. For the others a
-relaxed cluster barrier is enough, so what it orders is kept apart from the clocks.
+The owner's warps must know that the others are done. A relaxed cluster barrier is enough, so its order is kept apart
+from the clocks.
 """
 from __future__ import annotations
 

@@ -15,10 +15,9 @@ GROUPED = frozenset({"wgmma", "tma_store", "tma_reduce", "bulk_store", "bulk_red
 
 @dataclass(eq=False)
 class Op:
-    """An asynchronous operation: what its issuer knew (`at_issue` at the instruction, `clock` what counts: a wgmma's is
-    that of its fence). `read_bit` and `write_bits` (by target CTA) are its parts in clocks; `waited` the tick up to
-    which the issuer had waited; `phase` that of its mbarrier at issue, `after` the copies that it follows
-    (cp.async.mbarrier.arrive)."""
+    """An asynchronous operation: what its issuer knew (`at_issue`; `clock` counts: a wgmma's is its fence's),
+    `read_bit` and `write_bits` (by CTA) in clocks, `waited`: the issuer's tick, `phase` of its mbarrier at issue,
+    `after`: copies it follows."""
 
     number: int
     kind: str

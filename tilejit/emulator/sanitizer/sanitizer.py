@@ -29,11 +29,10 @@ class Parts:
 
 
 class Sanitizer(Listener):
-    """Checks one launch after another; `findings` are those of the last one.
+    """Checks one launch after another; `findings` are the last one's.
 
-    wgmma_after_fence: a wgmma counts from its warps' last wgmma.fence, since PTX does not order it after other earlier
-    instructions; else from the instruction. fence_reads: a generic read, too, must be fenced before an asynchronous
-    write to the same bytes.
+    wgmma_after_fence: a wgmma counts from its warps' last wgmma.fence. fence_reads: generic reads, too, must be
+    fenced before asynchronous writes to the same bytes.
     """
 
     def __init__(self, wgmma_after_fence: bool = True, fence_reads: bool = False) -> None:

@@ -1,7 +1,6 @@
-"""Shadow of one CTA's shared memory: for every byte who wrote it last and who has read it since.
+"""Shadow of one CTA's shared memory: who wrote each byte last and who has read it since.
 
-Bytes hold numbers of the last writing access and of an interned set of reading ones: an instruction costs a few array
-operations and one check per distinct number.
+Bytes hold numbers of the writing access and of an interned set of readers: few array operations an instruction.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Races on shared memory: every access against the last write and the reads since, whichever schedule ran.
+"""Races on shared memory: every access against the last write and the reads since.
 
-Two accesses conflict when one of them writes, unless both are strong. The later one's agent must know of the other when
-it starts; between a generic one and TMA or wgmma must lie a proxy fence, or, after a read, a wait: a bulk copy
-overtakes what its own warp has just read (loads stand in a queue, for which `bar.warp.sync` does not wait).
+Two conflict when one writes, unless both are strong. The later one's agent must know of the other; between a generic
+one and TMA or wgmma must lie a proxy fence, or, after a read, a wait: a bulk copy overtakes what its own warp has
+just read.
 """
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class SharedMemory:
             earlier.slot == world.slot(now.agent) and earlier.tick > now.op.waited
 
     def _race(self, world: World, earlier: Access, now: Access, clock: Clock) -> str:
-        """The name of an unordered pair, whichever of the two the schedule put first. A read that knew of the data
-        before the write was overwritten; one that did not came before its own data."""
+        """The name of an unordered pair: a read that knew of the data before the write was overwritten; else it came
+        too early."""
         if earlier.op is None and now.op is None:
             return kinds.SHARED_RACE
         if earlier.writes and now.writes:

@@ -1,9 +1,8 @@
 """Strong accesses: atomics, and loads and stores with .relaxed, .acquire, .release, .volatile or .mmio.
 
-They never race with each other. What one releases at an address, a later one that acquires from it learns: warps of a
-cluster by their clocks, CTAs of a launch by a coarser clock in which a CTA is one agent. Relaxed ones do so together
-with fences (PTX ISA, memory consistency model, release and acquire patterns). Scopes are not modelled, but arrivals on
-mbarriers of other CTAs, and waits, are relaxed.
+They do not race with each other. An acquire learns what was released at an address: warps of a cluster by clocks,
+CTAs by a coarser one; relaxed ones with fences (PTX ISA, memory consistency model). Scopes are not modelled, but
+arrivals on other CTAs' mbarriers, and waits, are relaxed.
 """
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Instructions:
 
 
 class CtaClocks:
-    """What CTAs know of each other's programs: {cta: tick}, and under -1 - cta the tick up to which generic accesses
-    are fenced for the async proxy."""
+    """What CTAs know of each other: {cta: tick}, and under -1 - cta the tick fenced for the async proxy."""
 
     def __init__(self) -> None:
         self.ticks: dict[int, int] = {}

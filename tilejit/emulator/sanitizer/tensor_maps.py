@@ -1,8 +1,7 @@
-"""Tensor maps that a kernel writes: generic writes that TMA reads through the tensormap proxy.
+"""Tensor maps that a kernel writes, and TMA reads through the tensormap proxy.
 
-Between a write and a copy through the map lie a release by the writing warp (fence.proxy.tensormap::generic.release, or
-tensormap.cp_fenceproxy), then an acquire of the map's address by the copy's CTA (PTX ISA, membar / fence, proxies). Who
-writes a map again knows that the copies through it are done.
+Between lie a release by the writing warp (fence.proxy.tensormap::generic.release, or tensormap.cp_fenceproxy) and an
+acquire by the copy's CTA (PTX ISA, membar / fence, proxies). Who writes again knows that the copies are done.
 """
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from tilejit.emulator.sanitizer.reporting import Reporter
 
 @dataclass
 class Transactions:
-    """A copy belongs to the phase of its warp's last expect_tx on the barrier; of a warp that issues before it expects,
-    or never expects, to the phase at issue."""
+    """A copy belongs to the phase of its warp's last expect_tx on the barrier; without one before, to the phase at
+    issue."""
 
     expected: Counter[int] = field(default_factory=Counter)
     brought: Counter[int] = field(default_factory=Counter)

@@ -120,8 +120,8 @@ class World:
         return access.op.clock if access.op is not None else self.clocks[access.slot]
 
     def with_reader(self, number: int, reader: Access, clock: Clock) -> int:
-        """The set `number` and a reader. Who knows of its end knows of the earlier ones that it knew of: these need not
-        be kept; an operation that completes on an mbarrier tells only of itself."""
+        """The set `number` and a reader. Earlier readers that it knew of are dropped, unless it completes on an
+        mbarrier."""
         members = self.sets.members[number]
         if reader.number in members:
             return number

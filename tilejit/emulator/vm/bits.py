@@ -6,8 +6,8 @@ from numba import njit as numba_njit
 from numba import types
 from numba.extending import intrinsic
 
-#: Only `run` is called from Python, so the others need no way in. Callers pass np.int64 and np.bool_ values, not
-#: literals: numba compiles a function anew for every combination of literals.
+#: Only `run` is called from Python. Callers pass np.int64 and np.bool_, since numba compiles anew for every combination
+#: of literals.
 njit = numba_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 

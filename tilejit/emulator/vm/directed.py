@@ -1,7 +1,7 @@
 """f64 arithmetic rounded towards zero, up or down on one lane (PTX ISA, Rounding Modifiers).
 
-Operands are scaled to about 1, where neither the nearest result nor the rest can underflow (of products, quotients and
-roots one fma gives it exactly; of sums Knuth's TwoSum). `finish` rounds the pair at its true exponent.
+Operands are scaled to about 1; one fma (for sums Knuth's TwoSum) gives the rest exactly. `finish` rounds the pair at
+its true exponent.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""mma.sync on one warp (PTX ISA, mma fragments). Floats are summed as tensor cores do (tensor.py), f64 by one fused
-multiply-add after another, integers exactly."""
+"""mma.sync on one warp (PTX ISA, mma fragments): floats as in tensor.py, f64 by fused multiply-adds, integers
+exactly."""
 from __future__ import annotations
 
 import numpy as np
@@ -65,8 +65,8 @@ def sums(a, b, c, narrow: bool, form: int):
 
 @njit
 def warp_mma(row, regs, pool) -> None:
-    """D = A * B + C for m16n8kK: FMT = A's format, SUB = B's, IMM = C and D's, TARGET = K. The pool holds the registers
-    of D, A, B, C in turn; 32 / b consecutive k share a register, lane % 4 selects the chunk."""
+    """D = A * B + C for m16n8kK: FMT, SUB, IMM: formats of A, B, C and D; TARGET = K. The pool holds registers of D,
+    A, B, C; 32 / b consecutive k share one, lane % 4 selects the chunk."""
     fa, fb, fd, depth = row[k.FMT], row[k.SUB], row[k.IMM], row[k.TARGET]
     bits = 16 if fa == k.F16 or fa == k.BF16 else (32 if fa == k.TF32 else (64 if fa == k.F64 else 8))
     per = max(32 // bits, 1)                      # elements of one register

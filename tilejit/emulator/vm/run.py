@@ -1,8 +1,7 @@
 """The interpreter loop: runs one warp until it must wait, exits, faults or meets what Python carries out.
 
-A warp is a tree of *splits*, groups of lanes with one pc. A branch that divides a split leaves it waiting at the
-immediate post-dominator while children run both sides. Any ready split may run, so a side that waits for the other does
-not deadlock (independent thread scheduling).
+A warp is a tree of *splits*, groups of lanes with one pc. A divided split waits at the immediate post-dominator
+while children run; any ready one may, so sides that wait for each other do not deadlock.
 """
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ def carry(row, regs, mask: int) -> None:
 def set_predicate(row, regs, mask: int) -> None:
     """setp and set: compare, combine with predicate C, write D and the complement to E.
 
-    IMM: 0 setp, else set (the value of true in TARGET). RECONV: 0 none, 1 and, 2 or, 3 xor. COUNT: 1 for the packed
-    forms, where D is the low half's result and E the high half's.
+    IMM: 0 setp, else set (true is in TARGET). RECONV: 0 none, 1 and, 2 or, 3 xor. COUNT: 1 for packed forms (D, E:
+    halves).
     """
     fmt, is_float = row[k.FMT], row[k.IMM] & 2 != 0
     for lane in range(32):

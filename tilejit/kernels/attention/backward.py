@@ -1,8 +1,8 @@
-"""The host's side of attention's gradient: what is kept, tiles, and the launches.
+"""The host's side of attention's gradient.
 
-Rows first (sums of weights, and of results times their gradients), then keys and values, block by block; each adds its
-part of the queries' gradient to fp32 sums in L2 (FlashAttention-2, arXiv 2307.08691), which are rounded at last.
-Deterministic, and where it is faster: queries have a kernel of their own, which computes scores and weights once more.
+Rows first (sums of weights, and of results times their gradients), then keys and values, block by block, which add
+to the queries' gradient in fp32 (FlashAttention-2, arXiv 2307.08691). Deterministic, and where it is faster: queries
+have a kernel of their own.
 """
 from __future__ import annotations
 
@@ -19,30 +19,25 @@ from tilejit.kernels.rows.columns import column_sum
 
 
 def _plain(case: Case, extras: Extras) -> bool:
-    """Whether nothing is asked of a score but a causal mask, and sequences are as long as each other."""
     return not (case.low or case.changes or case.mask is not None or extras.slopes is not None or case.max_queries)
 
 
 def apart(case: Case, wide: int) -> bool:
-    """Whether queries have a kernel of their own, which computes scores once more.
-
-    It is faster for wide heads, whose sums leave no shared memory for a second block."""
+    """Whether queries have their own kernel: faster for wide heads, whose sums leave no shared memory for a second
+    block."""
     return case.deterministic or wide > 128
 
 
 def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
-    """Whether keys and values have a kernel each, and so all of a thread's registers for their sums, where heads are
-    wide: blocks have 128 keys then, not 64. Shared memory, where products read their operands, bounds them: 64 queries
-    and 64 keys take 368 KB of it in one kernel, 320 KB in two, which compute scores once more. There are no registers
-    for that where more is computed of a score, or where masks are and a loop over so many heads is around it."""
+    """Whether keys and values have a kernel each, for blocks of 128 keys where heads are wide: shared memory and
+    registers have no room for both unless scores and masks are plain."""
     return wide > 128 and _plain(case, extras) and not (case.high and group > 1)
 
 
 @lru_cache(maxsize=64)
 def tiles_of(wide: int, wide_v: int, case: Case, alone: bool, added: bool) -> tuple[int, int, int]:
-    """Queries and keys of a block, and warps: sums of keys and values are all of a thread's registers but 60 or so,
-    half of that where more is computed of a score. alone: keys and values have a kernel each. added: products' sums
-    begin with rows' numbers, which so take no registers of narrow heads."""
+    """Queries and keys of a block, and warps, so that sums find registers. alone: keys and values have a kernel
+    each. added: products' sums begin with rows' numbers, which then take no registers."""
     if added:
         return (128 if max(wide, wide_v) <= 64 else 64), 128, 8
     more = case.score is not None or case.dropout is not None or case.softcap is not None and case.deterministic
@@ -50,8 +45,8 @@ def tiles_of(wide: int, wide_v: int, case: Case, alone: bool, added: bool) -> tu
 
 
 def query_tiles(wide: int, plain: bool) -> tuple[int, int]:
-    """Queries and keys of a block of the queries' own kernel: as many keys as leave registers, and shared memory for
-    two blocks of keys and of values. plain: no more is asked of a score than a causal mask."""
+    """Queries and keys of a block of the queries' own kernel, by registers and shared memory. plain: only a causal
+    mask."""
     return 128, (128 if plain else 64) if wide <= 64 else 64 if wide <= 128 else 32
 
 

@@ -31,9 +31,8 @@ def padded_row(at, queries, sequences, BM: tl.constexpr):
 
 @tilejit.kernel
 def add_held(sums, x, block, BM: tl.constexpr, D: tl.constexpr):
-    """Add [BM, D], 64 or 128 rows, to a block of sums, in the order in which the threads of two warpgroups that divide
-    its columns, or rows, hold it (PTX ISA, wgmma.mma_async, fragment of D): each adds 16 contiguous bytes at once, its
-    neighbour the next ones, and nothing passes through shared memory."""
+    """Add [BM, D], 64 or 128 rows, to a block of sums in the order of two warpgroups' fragments (PTX ISA,
+    wgmma.mma_async, D): 16 contiguous bytes a thread, nothing through shared memory."""
     x = x.reshape([BM // 64, 4, 2, 8, 128 // BM, D * BM // 1024, 4, 2]).permute(5, 0, 4, 1, 3, 6, 2, 7)
     to = sums + block.to(tl.int64) * (BM * D) + tl.arange(0, BM * D)
     tl.atomic_add(to, x.reshape([BM * D]), sem="relaxed")
@@ -144,10 +143,9 @@ def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
 def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, last, block, start, stop, low, factor, key, prefix,
                     head, at, opts, ADDED: tl.constexpr, BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
                     MASKED: tl.constexpr):
-    """Blocks of queries from `start` to `stop` for a block of keys, which add to dk and dv (or the one given).
-    Tiles are transposed: keys are rows. ADDED: products' sums begin with stats, by a product, which so take no
-    registers. last, block: scores' gradients of the block of queries before, which is that block of `sums`: their
-    product is a trip behind, so that warpgroups, which all read what each has made, need not be in step (or None)."""
+    """Add to dk and dv (or the one given) what queries from `start` to `stop` give. Tiles are transposed. ADDED:
+    products' sums begin with stats. last, block: gradients of scores one block behind, so that warpgroups need not
+    be in step."""
     columns = tl.arange(0, BM)[None, :]
     for m in tl.range(start, stop, BM, split_masks=False):
         less_log, less_delta = None, None

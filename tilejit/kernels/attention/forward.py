@@ -29,16 +29,13 @@ from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kern
 
 #: Windows of so many blocks of keys have a loop of their own for the blocks that nothing masks.
 WIDE_WINDOW = 12
-#: Programs take several blocks of queries, one after the other, where on average they have so much of the work of the
-#: one that has most: start and end are paid once, and the next block's keys are loaded while a result is stored.
+#: Programs take several blocks of queries where on average they have so much of the work of the longest one.
 EQUAL = 0.9
-#: Three warpgroups take 192 queries at once where rows that are not there are no more than so many of the others, by
-#: the bytes of an element: they are that much faster than two.
+#: Three warpgroups take 192 queries where padded rows are no more than this, by the bytes of an element.
 PADDED = {1: 1.08, 2: 1.13}
 #: Bytes of keys and values that stay in L2 while their blocks are computed.
 STAYS = 32 << 20
-#: With a causal mask three warpgroups are faster than two from so many keys on: what is masked for nothing, and what a
-#: program's start and end cost, are less then.
+#: Keys from which on three warpgroups are faster with a causal mask.
 LONG = 4096
 #: Places of arrays in a call.
 _Q, _K, _V, _OUT, _LSE, _EXTRAS = range(6)
@@ -65,8 +62,7 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
 
 
 def _turned(work: Work, v: ArrayInfo) -> tuple[int, ArrayInfo]:
-    """Where values in 8 bits are [batch, heads, dv, keys], and what they are there: products read such along the keys
-    only."""
+    """Values in 8 bits as [batch, heads, dv, keys], along which products read them."""
     batch, keys, heads, dv = v.shape
     padded = _padded(keys, 32)
     shape = (batch, heads, dv, padded)
@@ -83,10 +79,8 @@ def _result(q: ArrayInfo) -> Any:
 
 def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool, packed: bool,
            most: int) -> tuple[int, int]:
-    """Queries and keys (`most` at most) of a block: as many keys as leave registers for the sums and shared memory for
-    two blocks of each operand, if they are not padded much. Where heads are narrow the softmax takes as long as the
-    products, and three warpgroups hide more of it than two. plain: no more is asked of a score than a causal mask;
-    packed: sequences lie one after another, or in pages."""
+    """Queries and keys (`most` at most) of a block, by registers and shared memory; three warpgroups hide more of
+    narrow heads' softmax. plain: only a causal mask; packed: sequences lie one after another, or in pages."""
     size = q.dtype.bytes
     if max(wide, wide_v) <= 64 < keys and plain and (not causal or keys >= LONG) and most >= 128 and \
             not (packed and size == 1) and _padded(queries, 192) <= PADDED[size] * _padded(queries, 128):
@@ -104,8 +98,8 @@ EIGHT_ROOM, EIGHT_MORE = 204, 24
 
 def keys_of_tile(size: int, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool,
                  most: int) -> int:
-    """Keys of a block, `most` at most, where elements have `size` bytes: those with which blocks of all queries take
-    least. Weights in 8 bits take a quarter of the registers of scores, so such blocks may be long."""
+    """Keys of a block, at most `most`, of elements of `size` bytes: those with which blocks of all queries take
+    least."""
     step = 32 // size
     if size == 1:
         most = min(most, (EIGHT_ROOM - 2 * causal - EIGHT_MORE * (not plain) - wide_v // 2) * 8 // 5)
@@ -125,16 +119,14 @@ def _padded(n: int, block: int) -> int:
 
 
 def _equal(blocks: int, heads: int, causal: bool, chip: int) -> bool:
-    """Whether programs that take several blocks (pairs of them with a causal mask, see `attention_kernel`) have shares
-    of the work that are equal enough. Blocks that are all alike are even if each has its own program."""
+    """Whether programs that take several blocks have shares of the work that are equal enough."""
     if not causal:
         return blocks * heads > chip
     return blocks * heads / 2 >= EQUAL * _padded(tilejit.cdiv(blocks, 2) * heads, chip)
 
 
 def _together(heads: int, size: int) -> int:
-    """Heads, a power of two of them, whose keys and values, `size` bytes each, stay in L2 together: the longest blocks
-    of all are first, so that the multiprocessors end together (FlashAttention-3's order)."""
+    """Heads, a power of two, whose keys and values (`size` bytes) stay in L2 together; the longest blocks are first."""
     together = 1
     while heads % (2 * together) == 0 and 2 * together * size <= STAYS:
         together *= 2
@@ -172,8 +164,7 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
         alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)    # sequences
         persistent = plain and split == 1 and alike and not (case.dropout or tiles) \
             and max(wide, wide_v) <= 128 and (bm > 128 or _equal(blocks, heads * batch, case.high, chip))
-    # Three warpgroups have the registers for scores of the next block beside the values of this one, but not for more,
-    # nor, by one, where a program has a block.
+    # No registers for scores ahead where three warpgroups also have ends or several blocks.
     ahead = bm > 128 and not ends and not any(infos)
     sorts = case.high and (bm > 128 or not persistent)       # pairs of blocks take as long as other pairs
     together = _together(heads, keys * (wide + wide_v) * k.dtype.bytes) if sorts else 1

@@ -13,8 +13,8 @@ _RAISED = tl.constexpr(8.0)
 
 @tilejit.kernel
 def paired(x, AXIS: tl.constexpr):
-    """Of each 32 weights, or values, in 8 bits the order in which a thread holds sums of scores: what 4 neighbouring
-    first operands of a product are in its registers are numbers 0, 1, 8 and 9 there (PTX ISA, wgmma.mma_async)."""
+    """Values in 8 bits in the order in which a thread holds sums of scores: 4 neighbouring first operands are
+    numbers 0, 1, 8 and 9 (PTX ISA, wgmma.mma_async)."""
     if AXIS == 0:
         rows: tl.constexpr = x.shape[0]
         return x.reshape([rows // 32, 2, 2, 4, 2, x.shape[1]]).permute(0, 1, 3, 2, 4, 5).reshape([rows, x.shape[1]])
@@ -25,8 +25,8 @@ def paired(x, AXIS: tl.constexpr):
 @tilejit.kernel
 def turn_kernel(v, out, keys, padded, heads, batch_stride, row_stride, head_stride, d, BLOCK: tl.constexpr,
                 D: tl.constexpr):
-    """Values [batch, keys, heads, d] in 8 bits as [batch, heads, d, padded], `paired`, since products read such along
-    the keys; zeros behind the keys. Programs (blocks of keys, heads, batches)."""
+    """Values [batch, keys, heads, d] in 8 bits as [batch, heads, d, padded], `paired`; zeros behind. Programs
+    (blocks of keys, heads, batches)."""
     begin = tl.program_id(0) * BLOCK
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     key, columns = begin + tl.arange(0, BLOCK), tl.arange(0, D)
@@ -119,8 +119,8 @@ def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin
 @tilejit.kernel
 def give(acc, most, total, RAISED: tl.constexpr, out_desc, lse, queries, begin, head, kv_head, batch, part, heads,
          batches, at, opts, GROUP: tl.constexpr, PACK: tl.constexpr, BM: tl.constexpr, DV: tl.constexpr):
-    """Store what BM rows from `begin` on come to, and the logarithms of their sums of weights (RAISED: those are so
-    much greater as `step` makes them for values in 8 bits)."""
+    """Store BM rows from `begin` on, and the logarithms of their sums (RAISED: as `step` has them for values in 8
+    bits)."""
     rows = tl.arange(0, BM)
     if RAISED:
         most = most - _RAISED

@@ -18,8 +18,7 @@ _LN2 = tl.constexpr(1 / LOG2E)
 WHAT = "latent_attention"
 #: Rows and keys of a block; elements of a key that one product multiplies, and of the rest that is no value.
 ROWS, KEYS, HALF, REST = 64, 64, 256, 64
-# Scores of the next block do not overlap with the values of this one (`products_ahead=False`): that holds both blocks
-# that there is room for, and no other is loaded meanwhile.
+# Scores do not overlap with values (`products_ahead=False`): that would hold both blocks that there is room for.
 
 #: Keys of a block where each is looked up: they pass through registers.
 LOOKED_UP = 32
@@ -175,7 +174,6 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
 
 
 def _check(q: Any, cache: Any, used: Any, pages: Any, dv: int) -> tuple[int, int, int, int]:
-    """batch, queries, heads, d. Raises LaunchError."""
     lang = tilejit.language
     if len(q.shape) != 4 or len(cache.shape) != 3 or q.shape[3] != cache.shape[2] or q.dtype != cache.dtype or \
             q.dtype not in (lang.float16, lang.bfloat16):

@@ -1,7 +1,6 @@
-"""What lies between a product of queries and keys and the softmax: which keys a query sees, and changes of its scores.
+"""What lies between a product of queries and keys and the softmax: masks, and changes of scores.
 
-All masks but `mask_mod` are bands: a query sees the keys from one number to another, and neither falls from a query to
-the next one. So a block's keys are a range, and all but its ends need no mask (`band_of`).
+All masks but `mask_mod` are bands: a block's keys are a range, and all but its ends need no mask (`band_of`).
 """
 from __future__ import annotations
 
@@ -25,10 +24,9 @@ class Band(NamedTuple):
 
 
 class Mods(NamedTuple):
-    """Changes of scores: softcap * tanh(score / softcap), then + slopes[head] * (key - t), then `score`, a kernel
-    function of (score, batch, head, query, key, *aux), whose gradient is `gradient`(grad, score, .., *aux). `mask`
-    (batch, head, query, key, *aux) says what is seen. dropout: the chance that a weight is dropped, by `seed`. exact (a
-    constexpr): tanh by fp32 arithmetic, not by `tanh.approx.f32`, which is within 2^-11 of it (PTX ISA)."""
+    """Changes of scores: softcap * tanh(score / softcap), + slopes[head] * (key - t), `score`(score, batch, head,
+    query, key, *aux) with its `gradient`(grad, score, .., *aux); `mask`(batch, head, query, key, *aux); dropout by
+    `seed`. exact: tanh by fp32 arithmetic, not by `tanh.approx.f32` (within 2^-11, PTX ISA)."""
 
     softcap: Any = None
     slopes: Any = None
@@ -82,8 +80,8 @@ class Lists(NamedTuple):
 
 
 class Options(NamedTuple):
-    """All that may be asked of attention beside plain arrays. sinks [heads]: scores of a key whose value is zero.
-    descales: of q [batch, heads], k and v [batch, kv heads]."""
+    """What may be asked beside plain arrays. sinks [heads]: scores of a key whose value is zero. descales: q [batch,
+    heads], k, v [batch, kv heads]."""
 
     band: Band = Band()
     mods: Mods = Mods()
@@ -95,8 +93,8 @@ class Options(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A sequence of the batch: where it is in the arrays' first dimension, where its queries and keys start, how many
-    there are; a head of queries (or those of a tile's rows) and how many there are."""
+    """A sequence of the batch: where it, its queries and its keys start, how many there are; a head and how many
+    there are."""
 
     batch: Any
     row: Any

@@ -6,9 +6,8 @@ import tilejit.language as tl
 
 @tilejit.kernel
 def copy_block(pair, tile):
-    """Block `tile`, of R x C, of y [rows, columns] = x. pair: x, y, rows, columns, pitches of both: elements between
-    rows (X_ROWS, Y_ROWS), or between columns; X_ROWS, Y_ROWS, R, C; UNIT: elements that lines begin and end at
-    multiples of, of both."""
+    """Block `tile`, R x C, of y [rows, columns] = x. pair: x, y, rows, columns, pitches (between rows if X_ROWS,
+    Y_ROWS, else columns), those flags, R, C, UNIT: elements that lines are multiples of."""
     x, y, rows, columns, x_pitch, y_pitch, X_ROWS, Y_ROWS, R, C, UNIT = pair
     BYTES: tl.constexpr = UNIT * x.dtype.element_ty.primitive_bitwidth // 8
     x, y = tl.multiple_of(x, BYTES), tl.multiple_of(y, BYTES)

@@ -5,16 +5,15 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels.activations import ended
 
-#: Coordinates of ragged descriptors: rows of a tile that ends at row `end` of the tensor, `rows` before the end of its
-#: group, are stored at [WRAP, end, WRAP - rows, column].
+#: Ragged descriptors: rows of a tile that ends at `end`, `rows` before its group's, go to [WRAP, end, WRAP - rows,
+#: column].
 WRAP = 2 ** 30
 _WRAP = tl.constexpr(WRAP)
 
 
 @tilejit.kernel
 def put(p, at, desc, y):
-    """Where `desc` sees a matrix (with p.SWAP of the transpose), a stack, or (of rank 4, `_operands.ragged`) rows in
-    groups, of which no other group's are written."""
+    """Where `desc` sees a matrix (p.SWAP: its transpose), a stack, or rows in groups (`_operands.ragged`)."""
     RANK: tl.constexpr = len(desc.block_shape)
     r = at.n if p.SWAP else at.m
     c = at.m if p.SWAP else at.n
@@ -59,9 +58,8 @@ def added(p, at, acc):
 
 @tilejit.kernel
 def handed(p, at, acc):
-    """Parts of a tile meet in memory in the order of K: each waits for the tile's flag, adds itself, and moves the flag
-    on; the last one goes on to END. p.end: descriptor of tiles of parts [BM, BN], those, and flags: int32, zero, one a
-    tile, its slot; END and its tuple."""
+    """Parts of a tile meet in memory in the order of K: each waits for the tile's flag, adds itself, moves the flag
+    on; the last goes on to END. p.end: descriptor of tiles of parts, those, flags (int32, zero), END and its tuple."""
     part_desc, parts, flags, END, args = p.end
     steps = tl.cdiv(p.K, p.BK)
     shared = at.last - at.first < steps

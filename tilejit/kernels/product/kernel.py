@@ -34,11 +34,8 @@ class Product(NamedTuple):
 
 
 class Place(NamedTuple):
-    """First row and column of a tile, or a part of K of one, and its blocks of K, every `by`th from first to last.
-
-    slot: its place among tiles of parts. batch: of stacks, the matrix. start, count: of a group, its first row in all
-    rows, and its rows.
-    """
+    """First row and column of a tile, or a part of K, its blocks of K, every `by`th from first to last; slot: among
+    tiles of parts; batch: of stacks; start, count: a group's rows."""
 
     m: Any
     n: Any

@@ -22,8 +22,8 @@ def block(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
 
 @tilejit.kernel
 def pieces(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Of a matrix that TMA cannot read, UNIT elements at a time: what everything here but its lines is a multiple of.
-    args: it, elements from line to line, its lines, their elements, ROWS, UNIT."""
+    """Of a matrix that TMA cannot read, UNIT elements at a time. args: it, elements from line to line, lines, their
+    elements, ROWS, UNIT."""
     base, pitch, lines, length, ROWS, UNIT = args
     BYTES: tl.constexpr = UNIT * base.dtype.element_ty.primitive_bitwidth // 8
     R: tl.constexpr = SIZE if ROWS else BK
@@ -47,8 +47,8 @@ def group_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
 
 @tilejit.kernel
 def pair_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Of two matrices, SIDE rows of one beside as many of the other, so that whoever has columns of a product has what
-    goes together. args: a descriptor that sees both as [rows / SIDE, 2, SIDE, K], SIDE."""
+    """Of two matrices, SIDE rows beside as many of the other. args: a descriptor [rows / SIDE, 2, SIDE, K] of both,
+    SIDE."""
     return args[0].load([first // (2 * args[1]), 0, 0, k * BK]).reshape(SIZE, BK)
 
 

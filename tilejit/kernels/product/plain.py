@@ -10,9 +10,7 @@ from tilejit.kernels.product.walks import tile_at
 @tilejit.kernel(do_not_specialize=("M", "N", "K"))
 def matmul_kernel(a_desc, b_desc, c_desc, bias, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
                   GROUP: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, ACTIVATION: tl.constexpr):
-    """act(A @ B + bias) (or bias None): each program walks tiles in groups of GROUP rows of them.
-
-    A_ROWS: a_desc sees A as [M, K], else as its transpose [K, M]. B_ROWS: b_desc sees [K, N], else [N, K]."""
+    """act(A @ B + bias). A_ROWS: a_desc sees [M, K], else [K, M]. B_ROWS: b_desc sees [K, N], else [N, K]."""
     tiles_m = tl.cdiv(M, BM)
     tiles_n = tl.cdiv(N, BN)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):

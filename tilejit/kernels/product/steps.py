@@ -12,8 +12,8 @@ SUMS = tl.float32, tl.constexpr(0)
 
 @tilejit.kernel
 def accumulate(p, at):
-    """Of products that stay in flight from block to block. p.step: their dtype, TAIL: 0, or K does not divide into
-    blocks, and what is left of it is so much, or less, filled up with zeros."""
+    """Of products that stay in flight. p.step: their dtype, TAIL: 0, or what is left of K behind blocks, filled up
+    with zeros."""
     DTYPE, TAIL = p.step
     acc = tl.zeros((p.BM, p.BN), DTYPE)
     last = p.K // p.BK if TAIL > 0 else at.last
@@ -70,8 +70,8 @@ def promote(p, at):
 
 @tilejit.kernel
 def widened(x, BM: tl.constexpr, BK: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr, scale=None, zero=None):
-    """Integers [BM, BK] as DTYPE: int8, or bytes [BM, BK / 2] of two numbers of 4 bits each, the even one low; from
-    those `zero` is subtracted, one per row (8 without). Then times `scale`, one per row (1 without)."""
+    """Integers [BM, BK] as DTYPE: int8, or bytes [BM, BK / 2] of two 4-bit numbers, the even one low, less `zero` a
+    row (or 8). Then times `scale`, one per row (1 without)."""
     if BITS == 8:
         y = x.to(DTYPE)
     else:

@@ -14,12 +14,11 @@ _UNROLLED = tl.constexpr(32)
 @tilejit.kernel(do_not_specialize=("M",))
 def sum_parts_kernel(parts, out, end, M, N, down, across, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
                      PARTS: tl.constexpr, COLUMNS: tl.constexpr, ELEMENTS: tl.constexpr, WAYS: tl.constexpr):
-    """out = what `ended` makes of the sum of parts, for ELEMENTS elements of one tile. end: its tuple.
+    """out = `ended` of the sum of PARTS parts, ELEMENTS elements of a tile.
 
-    parts: fp32, PARTS times [BM, BN] for every tile, tiles in the order of `tile_at` in groups of GROUP rows of them.
-    WAYS parts are read side by side, and what those sum up to is added up behind. out has strides down and across.
-    COLUMNS: 0, or it is the transpose of what it is in memory, bias has a value per row (else per column), and ELEMENTS
-    are a block of so many columns (else side by side)."""
+    parts: fp32 [BM, BN] for every tile (`tile_at`, GROUP); WAYS are read side by side. COLUMNS: 0, or it is the
+    transpose in memory, in blocks of so many columns, with a bias per row.
+    """
     KIND: tl.constexpr = out.dtype.element_ty
     shares: tl.constexpr = BM * BN // ELEMENTS
     tile = tl.program_id(0) // shares

@@ -8,9 +8,7 @@ from tilejit.kernels.product.kernel import Place, compute
 
 @tilejit.kernel
 def tile_at(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Row and column, in tiles, of number `tile` of tiles_m x tiles_n: about GROUP rows of tiles at a time, column by
-    column (grouped ordering, as in Triton's tutorial of matrix multiplication), so that what is computed at once shares
-    its operands in L2. Groups are of equal height."""
+    """Row and column of number `tile`: GROUP rows of tiles at a time, column by column, so that operands stay in L2."""
     groups = tl.maximum((tiles_m + GROUP // 2) // GROUP, 1)
     rows = tl.cdiv(tiles_m, groups)
     first = tile // (rows * tiles_n) * rows
@@ -36,9 +34,8 @@ def whole(p, args):
 def parts(p, args):
     """One part of K of one tile, of as many as there are programs. args: PARTS, GROUP, BESIDE.
 
-    Programs side by side have the same part, so that who reads the same starts at the same time. A part has every
-    PARTS'th block of K, so that what is read at a time is close together. BESIDE: parts of a tile are side by side; so
-    they are where parts are runs of blocks.
+    A part has every PARTS'th block of K, so that who reads the same starts together. BESIDE: parts of a tile are
+    side by side.
     """
     PARTS, GROUP, BESIDE = args
     tiles_m = tl.cdiv(p.M, p.BM)

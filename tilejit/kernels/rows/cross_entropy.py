@@ -1,8 +1,7 @@
-"""Cross-entropy of logits along rows: the loss, its gradient, or both in one pass with the gradient in the logits'
-place.
+"""Cross-entropy of logits along rows: the loss, its gradient, or both in one pass in the logits' place.
 
-With v the logits (after the soft cap), t the target, w the classes' weights and s the smoothing, a row's loss is (1 -
-s) w[t] (lse - v[t]) + s / V sum_c w[c] (lse - v[c]) + z lse^2, lse = log sum_c exp(v[c]).
+With v the logits (after the soft cap), t the target, w the classes' weights and s the smoothing, a row's loss is (1
+- s) w[t] (lse - v[t]) + s / V sum_c w[c] (lse - v[c]) + z lse^2, lse = log sum_c exp(v[c]).
 """
 from __future__ import annotations
 
@@ -19,9 +18,8 @@ from tilejit.kernels.rows.tiles import element_tile, put, put_rows, row_max, row
 REDUCTIONS = ("mean", "sum", "none")
 #: Elements that a program has at a time (long rows, and sums of rows' losses), and the most CTAs of such a sum.
 BLOCK, CTAS = 4096, 8
-#: Elements of a warp, and of a program at least, of rows that are read once (128 bytes a thread are on their way); the
-#: widest of rows that a program has whole; and the least and the widest of those that may begin anywhere, of which each
-#: element has an address and a mask.
+#: Elements of a warp, and of a program at least, of rows read once; the widest that a program has whole; the least and
+#: the widest of those that may begin anywhere, whose elements each have an address and a mask.
 WARP, WHOLE, UNEVEN = 2048, 16384, (1024, 8192)
 
 
@@ -182,8 +180,8 @@ def cross_entropy_gradient_kernel(grad, x, target, weight, weight_sum, count, ls
 
 @tilejit.kernel
 def total_kernel(x, target, weight, over, out, count, n, columns, ignore, BLOCK: tl.constexpr):
-    """One program: the sum of x [n] to out, the sum of the targets' weights (how many there are, without weights) to
-    count; each may be None. With both the first is over the second; else it is over a number, unless that is None."""
+    """One program: the sum of x [n] to out, that of the targets' weights (or their number) to count; each may be
+    None. With both the first is over the second, else over a number if given."""
     i = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32 if out is None else wide_type(out))
     counted = tl.zeros((BLOCK,), tl.float32 if count is None else wide_type(count))

@@ -98,7 +98,6 @@ def embedding_gradient(dw, sums, grad: Array, weight: Array, indices: Array, pad
 
 
 def _order(indices: Any) -> Any:
-    """The places of the indices (of all dimensions) in rising order, those of equal ones too."""
     if hasattr(indices, "argsort") and hasattr(indices, "flatten"):
         flat = indices.flatten()
         return flat.argsort(stable=True)

@@ -95,7 +95,6 @@ def group_norm_gradient(dx, dw, db, grad: Array, x: Array, groups: int, weight: 
 
 
 def _rows(what: str, x: Any, groups: int) -> tuple[Any, Matrix, int, int]:
-    """(contiguous x, its groups as rows, channels a group, places of a channel)."""
     shape = tuple(x.shape)
     if len(shape) < 2 or groups < 1 or shape[1] % groups:
         raise tilejit.LaunchError(f"{what}: x must be [samples, channels, ..] with channels that {groups} groups "

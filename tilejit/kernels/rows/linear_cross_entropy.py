@@ -1,5 +1,5 @@
-"""Cross-entropy of a linear layer's results without keeping those: logits of chunks of rows give way to their gradient
-in place, from which the gradients of the input and of the weight follow at once."""
+"""Cross-entropy of a linear layer's results: logits of chunks of rows give way to their gradient, from which those
+of input and weight follow at once."""
 from __future__ import annotations
 
 from typing import Any

@@ -22,10 +22,8 @@ class Matrix(NamedTuple):
 
 
 def matrix(what: str, x: Any, name: str = "x") -> Matrix:
-    """An input [.., columns]; one whose rows are not contiguous, or not evenly apart, is copied.
-
-    Raises LaunchError for a number, and for what is no array.
-    """
+    """An input [.., columns], copied if its rows are not contiguous or evenly apart. Raises LaunchError for what is
+    no array."""
     info = tilejit.array_info(x)
     if not info.shape:
         raise tilejit.LaunchError(f"{what}: {name} must have at least one dimension, found a single number")
@@ -77,8 +75,7 @@ def is_contiguous(info: tilejit.ArrayInfo) -> bool:
 
 
 def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
-    """How a kernel of whole rows of matrices of one shape is launched (`row_launch`), all of which a program keeps.
-    double: the widest row of fp64 that tiles hold, where registers are scarce."""
+    """How a kernel of whole rows of such matrices is launched (`row_launch`). double: the widest row of fp64."""
     sizes = [tilejit.array_info(m.array).dtype.bytes for m in kept]
     widest = double if max(sizes) == 8 else WIDEST
     if tilejit.chip() == "sm_80":                     # neither clusters nor rows that stay in shared memory
@@ -87,8 +84,8 @@ def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
 
 
 def elements(*matrices: Matrix, flat: bool = True) -> tuple[tuple[Matrix, ...], tuple[int], dict[str, int]]:
-    """How an elementwise kernel goes over matrices of one shape: the matrices, as one row where none has gaps (unless
-    not flat); the grid; rows and columns of a program's block."""
+    """How an elementwise kernel goes over matrices of one shape (one row where none has gaps, unless not flat): the
+    matrices; the grid; rows and columns of a block."""
     first = matrices[0]
     n, columns = first.n, first.columns
     if flat and n > 1 and all(m.pitch == columns for m in matrices):

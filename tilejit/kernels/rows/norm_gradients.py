@@ -14,14 +14,12 @@ from tilejit.kernels.rows.norms import CTA, add_layernorm, add_rmsnorm, layernor
 from tilejit.kernels.rows.norms import layernorm as layernorm
 from tilejit.kernels.rows.tiles import put, row_sum, wide, wide_type
 
-#: Sums, weights and rows are all in registers. The most CTAs that a row is spread over, elements of a program at least,
-#: how deep rings are; three slots serve a program that has its multiprocessor alone and sums rows twice.
+#: The most CTAs of a row, elements of a program at least, slots of rings, and of a program that has its multiprocessor
+#: alone and sums rows twice.
 CTAS, LEAST, STAGES, ALONE = 16, 2048, 4, 3
-#: Elements of a warp; twice as many where warps that meet hold a multiprocessor up: where a program has it alone, or
-#: rows are summed twice, one sum after the other.
+#: Elements of a warp; twice as many where warps that meet hold a multiprocessor up.
 WARP = 512
-#: Shared memory of a multiprocessor in bytes, its registers, and those of a thread at least: of rows that are loaded in
-#: vectors, or by single elements.
+#: Of a multiprocessor shared memory in bytes, registers, and the least of a thread: of rows in vectors, or by elements.
 SHARED, REGISTERS, LEAST_REGISTERS = 227 << 10, 65536, (128, 160)
 
 
@@ -225,9 +223,8 @@ def cta_of(m: Matrix) -> int:
 
 
 def walk(heads: int, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
-    """How programs walk over rows of inputs and a result, summed twice if centred: how many programs (what the chip
-    holds, and such a number that a program's rows keep their heads), rows of each at a time, and the options of the
-    launch."""
+    """How programs walk over rows, summed twice if centred: how many programs (a number with which rows keep their
+    heads), rows at a time, options."""
     m = inputs[0]
     block = max(16, tilejit.next_power_of_2(m.columns))
     rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n)))

@@ -10,8 +10,8 @@ from tilejit.kernels._operator import Array, operator
 from tilejit.kernels.rows.matrices import Matrix, contiguous, launch_of, matrix, result, same
 from tilejit.kernels.rows.tiles import put, put_rows, row_sum, row_tile, wide, wide_type
 
-#: Elements of rows that a multiprocessor has at a time in the walk of norms' gradients: wider rows are spread over
-#: CTAs, for which meeting costs so much that layernorm keeps their statistics.
+#: Elements of rows that a multiprocessor has at a time: wider ones are spread over CTAs, for which layernorm keeps
+#: statistics.
 CTA = 8192
 
 

@@ -1,8 +1,5 @@
-"""AdamW, and clipping by the norm of all gradients, over a list of tensors in one launch each.
-
-The kernels find the tensors through tables on the device, made at each call: addresses and lengths, and for each block
-of elements whose it is.
-"""
+"""AdamW, and clipping by the norm of all gradients, over lists of tensors in one launch each, by tables of
+addresses, lengths and blocks."""
 from __future__ import annotations
 
 from typing import Any
@@ -148,7 +145,6 @@ def clip_grad_norm_(grads: list[Array], max_norm: float) -> Any:
 
 
 def _kind(what: str, name: str, tensors: list[Any], like: list[Any]) -> Any:
-    """The dtype of a list of contiguous tensors. Raises LaunchError for what does not fit."""
     infos = [tilejit.array_info(x) for x in tensors]
     if not infos:
         raise tilejit.LaunchError(f"{what}: {name} is empty")
@@ -163,8 +159,8 @@ def _kind(what: str, name: str, tensors: list[Any], like: list[Any]) -> Any:
 
 
 def _table(lists: tuple[list[Any], ...]) -> tuple[Any, Any, int, bool]:
-    """(addresses of each list's tensors and their lengths [lists + 1, count], tensor and number of each block
-    [programs, 2], programs, whether all lie at multiples of 16 bytes); the first two where the tensors are."""
+    """(addresses and lengths [lists + 1, count], tensor and number of each block [programs, 2], programs, whether
+    all are 16-byte aligned); the first two where the tensors are."""
     import numpy
 
     infos = [[tilejit.array_info(x) for x in tensors] for tensors in lists]

@@ -1,8 +1,7 @@
 """Sorting and the k greatest elements along rows, with their indices.
 
-Elements are sorted as integers: above, a number that is ordered as they are (NaN above all numbers, as in torch),
-below, their column, so that equal elements keep their order. Of elements of at most 16 bits in rows of at most 65536
-columns these are integers of 32 bits, else of 64. Values are then read by column, with all their bits.
+Elements are integers that are ordered as they are (NaN first, as in torch) above their columns, which keeps equals
+in order: 32 bits for elements of at most 16 in rows of at most 65536, else 64. Values are read by column.
 """
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, same
 from tilejit.kernels.rows.tiles import element_tile, put
 
 WIDEST = 8192
-#: Where the greatest are looked for: columns of a block, so that each of a program's warps has a row of its own and
-#: lists meet within it; warps; the most elements.
+#: For the greatest: columns of a block, warps, each with a row of its own, and the most elements.
 COLUMNS, ROW_WARPS, MOST_K = 256, 4, 1024
 #: Elements of a program; of wider rows, those that are sorted at once, and those that are merged.
 ELEMENTS, RUN, MERGED = 2048, 4096, 1024
@@ -79,8 +77,8 @@ def sort_run_kernel(x, keys, columns, pitch, DESCENDING: tl.constexpr, BLOCK: tl
 
 @tilejit.kernel
 def from_first(first, second, first_size, second_size, place):
-    """How many of the first `place` of two runs that are merged come from the first run (merge path: Odeh, Green,
-    Mwassi, Shmueli, Birk, 2012)."""
+    """How many of the first `place` of two merged runs are the first's (merge path: Odeh, Green, Mwassi, Shmueli,
+    Birk, 2012)."""
     low, high = tl.maximum(place - second_size, 0), tl.minimum(place, first_size)
     while low < high:
         middle = (low + high) // 2
@@ -93,8 +91,7 @@ def from_first(first, second, first_size, second_size, place):
 
 @tilejit.kernel
 def merge_kernel(keys, out, columns, run, BLOCK: tl.constexpr):
-    """BLOCK elements of two runs of a row that are made one: those of the first, falling, then those of the second,
-    rising, are a bitonic sequence."""
+    """BLOCK elements of two merged runs: the first's, falling, then the second's, rising, are bitonic."""
     blocks = tl.cdiv(columns, BLOCK)
     row, start = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks * BLOCK
     begin = start // (2 * run) * (2 * run)
@@ -125,8 +122,8 @@ def sorted_kernel(x, keys, values, indices, n, columns, pitch, values_pitch, BLO
 @tilejit.kernel
 def topk_kernel(x, values, indices, n, columns, pitch, k, LARGEST: tl.constexpr, NARROW: tl.constexpr, K: tl.constexpr,
                 ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Runs of K elements of a block keep the K best of all that were at their place in blocks; of these lists the best
-    are found last. (Two falling runs, one of them turned round: the greater ones are bitonic, and the K greatest.)"""
+    """Runs of K elements keep the K best of all at their place in blocks, and the best of these lists are found
+    last. (The greater of a falling and a rising run are bitonic, and the K greatest.)"""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     none = -(1 << 31) if NARROW else -(1 << 62) * 2

@@ -8,8 +8,7 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import elements, matrix, result, vector
 from tilejit.kernels.rows.tiles import element_tile, put, wide
 
-#: (elements, warps) of a program's blocks: where programs fill a GPU (as many warps as its multiprocessors have loads
-#: of 2 KB under way), those of a single warp, which waits for no other; of fewer programs more each.
+#: (elements, warps) of a program's blocks: a single warp where programs fill a GPU; of fewer programs more each.
 ALONE, TOGETHER, PROGRAMS = (1024, 1), (4096, 8), 4096
 #: Of running sums, whose blocks wait for one another.
 RUNNING = (4096, 4)
@@ -77,8 +76,8 @@ def greater(v, w):
 
 @tilejit.kernel
 def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The greatest element of each of ROWS rows a program, and its column: first of all elements at the same place in
-    blocks (a later one only if it is greater), then the least column that has the greatest of these."""
+    """The greatest of each of ROWS rows and its column: of all at the same place in blocks, then the least column of
+    these."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     rows_in = row < n

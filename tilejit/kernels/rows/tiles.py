@@ -7,8 +7,8 @@ import tilejit.language as tl
 
 @tilejit.kernel
 def row_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """(row, column, mask) of this program's elements of a matrix [n, columns]: of one row a tile [BLOCK], of ROWS rows
-    a tile [ROWS, BLOCK]. The row is an int64 number or column of them."""
+    """(row, column, mask) of this program's elements of a matrix: a tile [BLOCK] of one row, or [ROWS, BLOCK]. The
+    row is int64."""
     cols = tl.arange(0, BLOCK)
     if ROWS == 1:
         row = tl.program_id(0).to(tl.int64)
@@ -22,8 +22,7 @@ def row_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
 
 @tilejit.kernel
 def element_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """The same where nothing ties a row's elements together: programs have blocks of BLOCK columns of ROWS rows, one
-    row of blocks after another. Columns are counted in the type of `columns`."""
+    """The same for elementwise kernels: blocks of BLOCK columns of ROWS rows, row by row, in the type of `columns`."""
     across = tl.cdiv(columns, BLOCK)
     pid = tl.program_id(0)
     cols = pid % across * BLOCK + tl.arange(0, BLOCK)

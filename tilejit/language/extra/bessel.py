@@ -1,7 +1,7 @@
-"""Bessel functions of whole orders in fp64: of the first and second kind, and modified ones (Abramowitz and Stegun, 9).
+"""Bessel functions of whole orders in fp64 (Abramowitz and Stegun, 9).
 
-By |x|: power series below 8 (9.1.10, 9.1.11), Miller's backward recurrence with Neumann's sums up to 25 (9.12, example
-1; 9.1.88), Hankel's asymptotic series above (9.2.5 to 9.2.10). Absolute errors stay below 1e-13.
+By |x|: power series below 8 (9.1.10, 9.1.11), Miller's recurrence up to 25 (9.12, example 1; 9.1.88), Hankel's
+series above (9.2.5 to 9.2.10). Absolute errors stay below 1e-13.
 """
 from __future__ import annotations
 

@@ -75,8 +75,6 @@ class KernelParam:
 
 
 class _Compiled(MutableMapping[str, Any]):
-    """By key, those to come too; what is taken out is compiled anew."""
-
     def __init__(self, fn: JITFunction):
         self.fn, self.found = fn, dict[str, Any]()
 
@@ -251,8 +249,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
 
     def _options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Without what only concerns Triton's compiler. Raises KeyError for unknown ones, LaunchError for those that
-        would change what a kernel is, AssertionError for a number of warps that is no power of two, OutOfResources for
-        more threads than a CTA has."""
+        change the kernel, AssertionError or OutOfResources for a wrong number of warps."""
         out = {}
         for k, v in kwargs.items():
             if k in self.keys or k in self.defaults:

@@ -1,9 +1,7 @@
 """Runs of rows of one tensor as tensors of their own, whose ends TMA respects.
 
-The descriptor has 2**30 rows, of which a run takes the last ones: row r of a run of n rows is row 2**30 - n + r, so
-that what lies behind the run is neither read nor written. Two dimensions ahead, of blocks of one, bring the address
-back: the first one's stride times 2**30 is minus 2**30 rows (and 2**64 elements, which leave the 64 bits of an
-address), the second one moves to the end of the run.
+Row r of a run of n is row 2**30 - n + r of the descriptor. Two dimensions ahead bring the address back: the first
+stride times 2**30 is minus 2**30 rows (modulo 2**64 elements), the second moves to the run's end.
 """
 from __future__ import annotations
 
