@@ -245,8 +245,8 @@ class Row:
             return v not in self.varies
         if op.name == "mul" and _counts(op.result.type):
             return any(x not in self.varies for x in op.operands) and all(map(self._linear, op.operands))
-        return _counts(op.result.type) and (op.name == "program_id" or op.name in (
-            "add", "sub", "ptr_add", "cast", "splat") and all(map(self._linear, op.operands)))
+        sums = op.name in ("add", "sub", "ptr_add") or op.name == "cast" or "spreads" in op.define.traits
+        return _counts(op.result.type) and (op.name == "program_id" or sums and all(map(self._linear, op.operands)))
 
     def _needs_ends(self, op: Op) -> bool:
         return any(v in self.inside for v in op.operands) or is_row(op)
