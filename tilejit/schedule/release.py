@@ -52,7 +52,8 @@ class _Release:
     def run(self) -> None:
         ops = listed(self.fn.body)
         for ring in self.rings:
-            if any(x.name == "row_copy" and x.operands[0] in ring.buffers and loop_around(x) is None for x in ops):
+            rows = [x for x in ops if x.name == "row_copy" and x.operands[0] in ring.buffers]
+            if rows and all(loop_around(x) is None for x in rows):
                 continue                         # a row that is copied once
             for op in [x for x in ops if x.name == "mbar_wait" and x.operands[0] is ring.full]:
                 self._find_last(ring, op)
