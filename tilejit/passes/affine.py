@@ -1,9 +1,4 @@
-"""Affine forms: integers as sums of products of scalars, tiles and pointers of them with one range a dimension.
-
-A scalar is a polynomial over *atoms*, the scalars that are not sums or products; a tile adds, for each dimension, a
-polynomial times its index. Pointers that a loop moves by the same step are what they start as, plus the step times the
-number of the iteration. Integers are taken not to wrap around.
-"""
+"""Affine forms: integers as sums of products of scalars, tiles and pointers of them with one range a dimension."""
 from __future__ import annotations
 
 from collections.abc import Iterator

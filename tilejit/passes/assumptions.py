@@ -1,13 +1,4 @@
-"""Assumptions: signs that nothing proves and that wide accesses hang on are checked by the program itself.
-
-Facts about quotients and remainders ask that the dividend is not negative. Where that alone is missing, only a
-divisor's sign is in doubt (`pid // min(tiles - first, 8)`), and an address depends on it, the scalars that the dividend
-is made of become `checked`: one comparison a program, and a trap. `check_signs=False` compiles a kernel that is exact
-for all numbers. Signs of kernel arguments are known; `tl.assume(x >= 0)` tells others.
-
-    %x = add splat(%s), arange {start=0, end=128}          ->    %c = checked %s {nonnegative=true}
-    %r = irem %x, splat(%n)                                      %x = add splat(%c), arange {start=0, end=128}
-"""
+"""Assumptions: signs that nothing proves and that wide accesses hang on are checked by the program itself."""
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, edge_of, listed, reached, walk

@@ -1,14 +1,4 @@
-"""Axis facts: what is known of the integers and addresses in a tile, dimension by dimension.
-
-Along a dimension a tile is seen in aligned runs, all of a power-of-two length:
-  contiguity c   every run of c elements counts up by one (for pointers: by one element);
-  divisibility d the first value of every run of `contiguity` elements is a multiple of d (pointers: bytes);
-  constancy k    every run of k elements holds one value.
-As Triton's AxisInfo; but a shorter run never inherits the divisibility of the longer run that it was cut from, and
-facts about quotients and remainders ask that the dividend is not negative (sums, products and quotients of non-negative
-values count as such). What `tl.assume` promises holds wherever the value is; `assumptions.py` checks signs that nothing
-proves.
-"""
+"""Axis facts: what is known of the integers and addresses in a tile, dimension by dimension."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable

@@ -1,19 +1,4 @@
-"""Descriptors that a loop carries: made where their parts change, not where they are used.
-
-What a program does to a descriptor in loops and branches reaches tile IR as what it does to its parts (base, sizes,
-strides). One that the program writes should be written seldom: where an iteration may hand on the parts that it was
-given, it hands on the descriptor.
-
-    for .. (%p = %p0):                              %d0 = write_desc %p0, ..
-      %q = if %c: yield %new  else: yield %p        for .. (%p = %p0, %d = %d0):
-      %e = make_desc %q, ..                   ->      %q, %e = if %c: yield %new, (write_desc %new, ..)
-      desc_load %e                                                    else: yield %p, %d
-      yield %q                                        desc_load %e
-                                                      yield %q, %e
-
-Each `write_desc` has one place in memory, so nobody may need what it wrote before when it writes again: %d is handed to
-%e only, and only what a loop hands on is taken.
-"""
+"""Descriptors that a loop carries: made where their parts change, not where they are used."""
 from __future__ import annotations
 
 from collections.abc import Callable

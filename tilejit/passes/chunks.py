@@ -1,19 +1,4 @@
-"""Tiles of very many elements a thread go through a loop, chunk by chunk, instead of through as many registers.
-
-Where writing out what is loaded, computed by elements or lines (folds, scans, sorts along another dimension; rows or
-columns of a product) and stored would take more than `MOST` instructions (and the assembler minutes), too many
-registers, or a block too much shared memory, the stores of a block and all that they need, loops before them too,
-become a loop over the first dimension of what is stored, or else another one:
-
-    %i = arange {start=0, end=65536}            for %c = 0, 32, 1 {(%c: int32)
-    %v = load ptr_add(%x, %i)             ->      %i = add arange {start=0, end=2048}, splat(%c * 2048)
-    store ptr_add(%y, %i), exp(%v)                store ptr_add(%y, %i), exp(load ptr_add(%x, %i))
-                                                }
-
-Each value is divided along the dimension that its users' is made of; a scan along it goes on from the chunk before. Not
-where anything else needs the tiles, or a chunk might load what one before has stored; the report says why. Counts, and
-products along K, add up.
-"""
+"""Tiles of very many elements a thread go through a loop, chunk by chunk, instead of through as many registers."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,11 +1,4 @@
-"""Contraction: a product that only a sum needs is rounded with it, once.
-
-    %p = mul %a, %b                 %r = fma %a, %b, %c
-    %r = add %p, %c          ->
-    %r = sub %p, %c                 %r = fma %a, %b, -%c
-
-As LLVM's fp-contract=fast; on unless Triton's option `enable_fp_fusion` is False.
-"""
+"""Contraction: a product that only a sum needs is rounded with it, once."""
 from __future__ import annotations
 
 from tilejit.ir.core import Builder, Function, Op, Value, beside, const_of, erase, listed, replace, uses

@@ -1,13 +1,4 @@
-"""Which loads through pointers can be asynchronous copies into shared memory.
-
-A load is marked with `copy`, the dimensions of its tile from fastest to slowest in memory, if `cp.async` can do it: a
-tile in a loop with a product (or a depth), whose accesses are 4, 8 or 16 bytes a thread and whose masked elements are
-zeros. Others have a reason in the report.
-
-    %a = load %p, %m {vec=8} : bf16[64x64, #l0]   ->   %a = load %p, %m {copy=(1, 0), vec=8} : bf16[64x64, #l0]
-
-Those issued an iteration ahead, into registers, are marked with `ahead`.
-"""
+"""Which loads through pointers can be asynchronous copies into shared memory."""
 from __future__ import annotations
 
 from tilejit.ir import Function, Op, listed, loop_around, read

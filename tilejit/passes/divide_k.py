@@ -1,12 +1,4 @@
-"""`cluster_split="K"`: the CTAs of a cluster divide K, so each has a part of every product until the parts are summed.
-
-A product is a part, and so is what a loop carries from it. Where anything but the next product uses a part,
-`cluster_sum` takes its place: after the loop, if the loop does nothing else with it.
-
-    %acc = for .. { .. yield %sum }         ->       %acc = for .. { .. yield %sum }
-    store %p, %acc                                   %0 = cluster_sum %acc
-                                                     store %p, %0
-"""
+"""`cluster_split="K"`: the CTAs of a cluster divide K, so each has a part of every product until those are summed."""
 from __future__ import annotations
 
 from tilejit.errors import CompilationError

@@ -1,11 +1,4 @@
-"""Descriptor accesses merge the leading dimensions of their blocks where the kernel does.
-
-A block [1, M, K] or [2, N, K] used as a matrix [M, K] or [2 N, K] is loaded as that matrix (it lies so in shared
-memory), so that products can read it in place; stores alike. The TMA instruction keeps all coordinates.
-
-    %t = desc_load %d, %b, %m, %k          : bf16[1x64x64]
-    %a = reshape %t {shape=(64, 64)}               ->    %a = desc_load %d, %b, %m, %k {shape=(64, 64)}
-"""
+"""Descriptor accesses merge the leading dimensions of their blocks where the kernel does."""
 from __future__ import annotations
 
 from math import prod

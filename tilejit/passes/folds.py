@@ -1,12 +1,4 @@
-"""Reductions that need not one another are one: threads, warps and CTAs meet once for all of them.
-
-    %a = reduce %x {axis=0} : fp32 {..add..}              %a, %b = reduce %x, %y {axis=0} : fp32, fp32 {..add, add..}
-    %m = div %a, %n                               ->      %m = div %a, %n
-    %b = reduce %y {axis=0} : fp32 {..add..}
-
-Of tiles of equal shape and layout, in one block, with nothing but arithmetic between that needs the first one's result.
-Not in kernels with products, and of rows that stay in shared memory (`schedule/strips.py`).
-"""
+"""Reductions that need not one another are one: threads, warps and CTAs meet once for all of them."""
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, listed, read, replace

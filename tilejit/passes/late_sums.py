@@ -1,16 +1,4 @@
-"""Sums along rows of a product's results that a loop only carries stay four apart until the loop is over.
-
-    %t = for .. (%a = %i: fp32[M]) {                     %t = for .. (%a = .. : fp32[Mx4]) {
-      %p = exp2 .. dot ..  : fp32[MxN]                     %p = exp2 .. dot ..  : fp32[MxN]
-      %s = reduce %p {axis=1} {..add..}           ->       %q = reshape %p : fp32[MxN/8x4x2]
-      yield fma %a, %c, %s                                 %s = reduce (reduce %q {axis=3}) {axis=1} : fp32[Mx4]
-    }                                                      yield fma %a, broadcast %c, %s
-                                                         }
-                                                         %r = reduce %t {axis=1} {..add..}
-
-Four neighbouring threads hold a row of a product's results, two columns of each eight (PTX ISA, wgmma.mma_async and
-mma.sync): what they would tell each other at every iteration they tell once. The sum of a softmax is such a one.
-"""
+"""Sums along rows of a product's results that a loop only carries stay four apart until the loop is over."""
 from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value, beside, const_of, edges, uses, walk

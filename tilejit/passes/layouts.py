@@ -1,25 +1,4 @@
-"""Gives every tile in registers a layout, and `convert` ops where two layouts meet.
-
-1. Cheap values (ranges, splats, arithmetic on them) are cloned for each use (`layouts_copies.py`).
-
-2. Anchors, strongest first: accumulators of products, then their first operands where those are computed
-   (`layouts_products.py`), then global accesses, inner loops and large tiles first (coalesced, as wide as the axis
-   facts allow, `layouts_access.py`), then blocks that TMA moves. Each layout spreads to its neighbours
-   (`layouts_rules.py`) until it meets a tile that has one; into an access only if that costs no more than a conversion.
-
-3. What is left takes the default blocked layout, large tiles first.
-
-4. Where an operand's layout is not the one its op needs, a `convert` is inserted, and moved to where it moves the
-   fewest bytes (`layouts_convert.py`).
-
-5. Equal copies are merged again, and memory ops learn their vector width (`vec`).
-
-    %x = load %p : fp32[64x64]              %x = load %p {vec=4} : fp32[64x64, #l1]
-    %y = add %acc, %x              ->       %0 = convert %x : fp32[64x64, #l0]
-                                            %y = add %acc, %0 : fp32[64x64, #l0]
-
-Blocks that wgmma reads in place from shared memory get none.
-"""
+"""Gives every tile in registers a layout, and `convert` ops where two layouts meet."""
 from __future__ import annotations
 
 from collections import deque

@@ -1,9 +1,4 @@
-"""How layouts follow from one another through ops.
-
-A result's layout may decide its operands' (`backward`), an operand's its results' (`forward`); control flow ties values
-together (`same_layout`, `handed_over`); in final layouts `wanted` says in which layout an op needs each operand and
-`natural` in which it produces its results.
-"""
+"""How layouts follow from one another through ops."""
 from __future__ import annotations
 
 from tilejit.ir import Op, Value, edge_at, edges

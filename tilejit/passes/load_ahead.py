@@ -1,15 +1,4 @@
-"""Loads of sequential loops are issued iterations ahead, into registers: an iteration does not wait for memory.
-
-    for %i = %lo, %hi, 1, %h {                        %a = load %p + %lo, %lo < %hi
-      %x = load %p + %i                       ->      for %i = %lo, %hi, 1, %h, %x = %a {
-      yield %h * %x                                     %n = load %p + (%i + 1), %i + 1 < %hi
-    }                                                   yield %h * %x, %n
-                                                      }
-
-A recurrence takes a load's whole latency for every step; with `d` iterations under way it takes 1 / (d + 1) of it. Done
-where registers for that are few: tiles of a few elements a thread, in loops without products (`copies.py`) and inner
-loops. A load under a condition is issued where the condition will hold. Works on tiles with layouts.
-"""
+"""Loads of sequential loops are issued iterations ahead, into registers: an iteration does not wait for memory."""
 from __future__ import annotations
 
 from dataclasses import dataclass

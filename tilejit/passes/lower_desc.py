@@ -1,24 +1,4 @@
-"""Descriptors that TMA cannot serve become pointer tiles.
-
-A descriptor stays when the host can build its tensor map before the launch: a kernel argument, or a `make_desc` on a
-pointer argument whose sizes and strides are simple arithmetic on constants and scalar arguments. Others, those marked
-`no_tma`, and those known to break TMA's rules (innermost stride 1, the others multiples of 16 bytes, base aligned to 16
-bytes, innermost block of at least 16 bytes, and vectors that divide into boxes; CUDA driver API,
-cuTensorMapEncodeTiled; blocks that start at multiples of 16 bytes and, when written, not before the tensor: else a
-Hopper GPU stops) are read and written through pointers with 64-bit offsets and a mask, and have a line in the report.
-"Known" means a constant, or an argument whose `divisible` attribute (the power of two, at most 16, that divides it) is
-too small; without one TMA is assumed.
-
-One of numbers that only the program knows, which a loop behind it uses, is written by the program (`written_desc.py`).
-
-TMA writes whole units of 16 bytes. A store or atomic through a tensor whose rows are not known to end with a unit goes
-by TMA as far as their whole units go, through a second descriptor; the programs with the rest of a row write it through
-pointers:
-
-    desc_store %c, %x, %m, %n     ->    %w = make_desc (desc_base %c), M, N / 8 * 8, ...
-                                        desc_store %w, %x, %m, %n
-                                        if %n + 64 > N / 8 * 8:  store %x where N / 8 * 8 <= column < N
-"""
+"""Descriptors that TMA cannot serve become pointer tiles."""
 from __future__ import annotations
 
 from collections.abc import Mapping

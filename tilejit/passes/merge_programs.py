@@ -1,16 +1,4 @@
-"""Small programs are merged: a CTA does what several neighbouring ones would do, each in a row of its tiles.
-
-    %i = program_id 0                              %i = add (splat (mul (program_id 0), 32)), (arange 0..32)
-                                                   %l = cmp lt %i, splat (num_programs 0)
-    %p = ptr_add %x, (mul %i, %n)            ->    %p = ptr_add (splat %x), (mul %i, (splat %n))    : ptr[32]
-    %v = load (ptr_add (splat %p), (arange 0..64)) %v = load (ptr_add ..), (broadcast %l)           : bf16[32, 64]
-    %m = reduce %v {axis=0}                        %m = reduce %v {axis=1}                          : fp32[32]
-
-A GPU starts about one CTA in 140 cycles on each multiprocessor. `program_id 0` of the merged function counts groups of
-`programs` programs, `num_programs 0` still counts programs. Whether it pays is known at the launch
-(`runtime/launch.py`): without the option `programs_per_cta` the function stays, and `mergeable` says how many could be
-one.
-"""
+"""Small programs are merged: a CTA does what several neighbouring ones would do, each in a row of its tiles."""
 from __future__ import annotations
 
 from math import prod

@@ -1,14 +1,4 @@
-"""Masks of 64-bit indices are compared in 32 bits: the range of the tile with one number.
-
-    %s = splat %start : int64[64]                        %r = arange {start=0, end=64} : int32[64]
-    %r = arange {start=0, end=64} : int32[64]            %d = sub %n, %start : int64
-    %o = add %s, (cast %r) : int64[64]           ->      %d32 = cast (%d, between 0 and 64) : int32
-    %m = cmp %o, (splat %n) {pred="lt"}                  %m = cmp %r, (splat %d32) {pred="lt"}
-
-An element costs one comparison then, and the range has 32 bits. Of two ranges (a causal mask) the one of fewer
-registers has the difference of the numbers added. Not for sums that may wrap, and tiles of few comparisons a thread:
-the difference costs about ten instructions.
-"""
+"""Masks of 64-bit indices are compared in 32 bits: the range of the tile with one number."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,20 +1,4 @@
-"""Rows that may begin and end anywhere stay in registers, as vectors from the 16 bytes in which they begin.
-
-    %c = arange {start=0, end=1024}                        %s = (%p as int64 & 15) / 2
-    %m = cmp lt %c, splat(%n)                              %e = add %s, %n
-    %v = load (ptr_add splat(%p), %c), %m          ->      %v = row_read (ptr_add %p, -%s), %s, %e {size=1280}
-    %x = sub (cast %v), splat(reduce %v)                   %x = sub (cast %v), splat(reduce %v)
-    store (ptr_add splat(%q), %c), %x, %m                  row_write (ptr_add %q, -%s), %x, %s, %e
-
-Every tile of the row is moved by what its first 16 bytes hold ahead of it, so that threads load and store whole vectors
-but at the two ends. Rows that lie elsewhere between 16 bytes are shifted (`ptx/odd_rows.py`). Done where no value
-depends on an element's place but for masks that end with the row, and where elements outside of it add nothing to
-reductions.
-
-The row's length gives the tiles' size and the number of warps. Where it is an argument, `row_span` says between which
-numbers it is (`runtime/launch.py` compiles for those that it meets); without that the function stays, and `spanned`
-says what they would be of.
-"""
+"""Rows that may begin and end anywhere stay in registers, as vectors from the 16 bytes in which they begin."""
 from __future__ import annotations
 
 from typing import Any

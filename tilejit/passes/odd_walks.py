@@ -1,16 +1,4 @@
-"""Programs of rows that begin anywhere walk over rows that begin alike, so that weights are shifted once.
-
-    %p = program_id 0                                    %w = row_read (%weight, moved as the row is)
-    %w = load %weight + .., %m                    ->     %v = row_read (the row of %p)
-    %v = load (ptr_add %x, (mul %p, %pitch)) + .., %m    for %p = program_id 0, num_programs 0, CTAs (%v) {
-    store .. (mul %v, %w), %m                              %n = row_read (the row of %p + CTAs)
-                                                           row_write .. (mul %v, %w); yield %n }
-
-Where a row's address is the program's number times something, rows of programs a multiple of 16 bytes' elements apart
-begin at the same place between 16 bytes. The host launches such a multiple of CTAs, as many as run at once
-(`runtime/driver.py`). A row's tile has its whole vectors only; what is ahead of and behind those is a tile of its own,
-two vectors' elements, with which all is done once more. The next row is on its way while one is computed.
-"""
+"""Programs of rows that begin anywhere walk over rows that begin alike, so that weights are shifted once."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,20 +1,4 @@
-"""Accesses of the same memory by different warps, or by TMA, happen in the order of the program.
-
-A load finds what the program stored before, of two stores the later one stays, also from one iteration of a loop to the
-next. Where one warp accesses what another one did, all threads meet in between; where a loop accesses what was accessed
-before it, before the loop, once. Triton promises this nowhere, but its kernels count on it. Different arguments are
-different memory.
-
-    for i:                                   for i:
-      %x = load %rows                          debug_barrier
-      store %tile, %y            ->            %x = load %rows
-                                               debug_barrier
-                                               store %tile, %y
-
-Between a store and a load of the same memory, one of them through a descriptor, the barrier is `{copies}`: stores have
-landed there (PTX ISA, "Async proxy"). A load at the very offsets of a store behind it, which the loop moves, is of
-another block in every iteration. A kernel with such a barrier has no producer, which would run ahead of it.
-"""
+"""Accesses of the same memory by different warps, or by TMA, happen in the order of the program."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,4 @@
-"""Parts of tiles: what one chunk of a dimension needs.
-
-A view says which part a chunk takes: (dimension, turn). Chunk c takes the part whose index is c XOR the leading bits of
-`turn`, a fraction of the dimension in units of 2^-32: flipping a tile turns all bits.
-"""
+"""Parts of tiles: what one chunk of a dimension needs."""
 from __future__ import annotations
 
 from collections.abc import Sequence

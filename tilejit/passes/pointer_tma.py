@@ -1,22 +1,4 @@
-"""Loads and stores through pointers that TMA can do: they go through a descriptor that the host makes at the launch.
-
-A tile of pointers is an argument plus, for each dimension, (a start + the index) times a stride that the host knows;
-its mask bounds indices only. Where starts are known not to be negative and TMA's rules hold, a descriptor serves; sizes
-come from the mask, or are without a limit.
-
-    %p = ptr_add splat(%a), (%m + arange) * %lda + (%k + arange)
-    %x = load %p, (arange < %K - %k)                ->    %d = make_desc %a, 2147483647, %K, %lda, 1
-                                                          %x = desc_load %d, %m, %k
-
-An index modulo a size (`offs % N`) repeats rows beyond the size, where the descriptor gives zeros: the same program if
-a store's mask leaves those rows out; else the load stays.
-
-TMA's indices have 32 bits. A 64-bit start that no mask bounds becomes two: that of a dimension whose steps are 2^30
-elements (2^20 lines), and the rest.
-
-A launch whose arguments TMA does not take (a stride that is zero or too large, a size of zero) runs the kernel compiled
-without.
-"""
+"""Loads and stores through pointers that TMA can do: they go through a descriptor that the host makes at the launch."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -1,19 +1,4 @@
-"""Products that no instruction computes become ones that some instruction does.
-
-    %c = dot %a, %b, %acc {precision=bf16x3}          %a0 = cast %a : bf16 ..
-                                              ->      %s = dot %a1, %b0, 0      %s' = dot %a0, %b1, %s
-                                                      %c = dot %a0, %b0, (%acc + %s')
-
-* `acc += dot(a, b)` is `acc = dot(a, b, acc)`, as in Triton (unless `enable_fp_fusion` is False, sums are promoted, or
-  CTAs divide K and each has a part).
-* A batch of one is a matrix.
-* fp32 by parts: the sum of several products of narrower parts of each number (`numeric.PARTS`).
-* fp32 as it is (`ieee`) becomes `dot_fma`.
-* K shorter than 16 bytes is filled up: zeros between its elements.
-* `promote`: products of so many elements of K, each from zero, and their sum.
-
-What computes the others, and over which warps, is chosen with the layouts (`choose_units`).
-"""
+"""Products that no instruction computes become ones that some instruction does."""
 from __future__ import annotations
 
 from tilejit.errors import ClusterError, CompilationError

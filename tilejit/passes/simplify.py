@@ -1,10 +1,4 @@
-"""Simplify: the same function with less in it.
-
-One round rewrites every block in order (known constants, algebraic identities of `rules.py`, branches and loops whose
-control is constant, values that step along with a loop, common subexpressions in scope), moves pure ops out of `for`
-loops that they do not depend on, and drops what no effect needs. Rounds repeat after those that change loops or
-branches.
-"""
+"""Simplify: the same function with less in it."""
 from __future__ import annotations
 
 from typing import Any

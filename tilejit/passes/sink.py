@@ -1,13 +1,4 @@
-"""Values that only what follows a loop, or a product, needs are computed behind it, not kept in registers through it.
-
-    %at = add %row, %cols                             for ... {..}
-    for ... {..}                            ->        %at = add %row, %cols
-    store %at, %sum                                   store %at, %sum
-
-Ops that are `cheap` (ranges, splats, arithmetic on them) are copied to the first op behind the loop that needs them, if
-what the copies need takes fewer registers. Masks that only what follows a product needs go to where they are needed on
-the same condition: predicates are few.
-"""
+"""Values that only what follows a loop or a product needs are computed behind it, not kept in registers through it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

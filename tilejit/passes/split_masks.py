@@ -1,16 +1,4 @@
-"""Loops are split where masks hide nothing: the iterations in which every element is seen go without them.
-
-    for %i = %lo, %hi, 64 {                              %stop = minimum %last + 1, %hi
-      %s = dot ..                                        %a = for %i = %lo, %stop, 64 { %s = dot .. }
-      %seen = cmp splat %i + %cols, %rows {"le"}    ->   for %i = %next, %hi, 64, %a {
-      %t = select %seen, %s, -inf                          %s = dot .. ; %t = select (cmp ..), %s, -inf
-    }                                                    }
-
-A comparison of affine integers (`affine.py`) whose elements all hold from an iteration on, or up to one, splits the
-loop there: scalars computed before it say where. The parts are loops over the same carried values. Done for products
-whose sums pass through a `select` of `ELEMENTS` elements a thread or more: other loops wait for memory. `split_masks`,
-of a kernel or of `tl.range`, decides. Integers are taken not to wrap around.
-"""
+"""Loops are split where masks hide nothing: the iterations in which every element is seen go without them."""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,15 +1,4 @@
-"""Tiles that a loop only adds up and that are summed behind it are added up in smaller tiles.
-
-    %t = for .. (%a = zeros fp32[32768]) {                    %t = for .. (%a = zeros fp32[8192]) {
-      %v = load ptr_add(splat %p, %i)                            %b = for %c = 0, 4 (%d = %a) {
-      yield add %a, cast %v                           ->           %v = load ptr_add(splat %p, %i in chunk %c)
-    }                                                              yield add %d, cast %v }
-    %s = reduce %t {axis=0} {..add..}                            yield %b }
-                                                              %s = reduce %t {axis=0} {..add..}
-
-Where a thread's elements of what is carried and loaded take more registers than it has: 16-bit elements loaded one by
-one take a register each.
-"""
+"""Tiles that a loop only adds up and that are summed behind it are added up in smaller tiles."""
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed, total_warps, uses

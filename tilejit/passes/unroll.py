@@ -1,9 +1,4 @@
-"""Loops with `loop_unroll_factor` do so many iterations in each trip; a loop behind them does those that are left.
-
-    for %i = %lo, %hi, 2 {unroll=2} {     %mid = .. %lo plus as many times 4 as fit below %hi
-      %x = f %i                           for %i = %lo, %mid, 4 { %x = f %i ; %x' = f (%i + 2) }
-    }                                 ->  for %i = %mid, %hi, 2 { %x = f %i }
-"""
+"""Loops with `loop_unroll_factor` do so many iterations in each trip; a loop behind them does those that are left."""
 from __future__ import annotations
 
 from tilejit.ir.core import Builder, Function, Op, Value, beside, clone_op, const_of, listed, replace

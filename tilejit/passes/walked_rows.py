@@ -1,16 +1,4 @@
-"""Rows that a program walks block by block, more than once, become whole tiles: read once, and kept.
-
-    %t = for %i = 0, %n, 4096 (%a = zeros fp32[4096]) {       %j = arange {start=0, end=16384}
-      %j = add splat(%i), arange {start=0, end=4096}          %v = load (ptr_add splat(%p), %j), (cmp %j, splat(%n))
-      %v = load (ptr_add splat(%p), %j), (cmp %j, splat(%n))  %g = cast %v
-      yield add %a, cast %v }                            ->   %s = reduce %g {axis=0} {..add..}
-    %s = reduce %t {axis=0} {..add..}                         store %q, (sub %g, splat %s), (cmp %j, splat(%n))
-    for %i = 0, %n, 4096 { .. store .. sub .. load .. }
-
-An argument that is the end of several such loops has a bound (`most`, a power of two), by which compilations differ.
-What a loop carries must be sums (or extrema) that only reductions read, and elements behind the end add nothing and are
-not stored. All loads see what was there before the first store; so no store may be to what is read.
-"""
+"""Rows that a program walks block by block, more than once, become whole tiles: read once, and kept."""
 from __future__ import annotations
 
 from collections.abc import Hashable

@@ -1,9 +1,4 @@
-"""Descriptors that the program writes (`write_desc`).
-
-A descriptor whose numbers only the program knows goes by TMA if a loop uses it that does not make it, or keeps it from
-one iteration to the next (`carried_desc.py`); otherwise writing it costs more than pointers. Loaded numbers are taken
-to fit TMA, as in Triton; each program checks them and stops if they do not.
-"""
+"""Descriptors that the program writes (`write_desc`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

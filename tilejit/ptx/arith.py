@@ -1,9 +1,4 @@
-"""Emitters of elementwise arithmetic: one instruction sequence per element.
-
-8-bit integers are computed in 16 bits and wrapped; fp16 and bf16 use native instructions of sm_90 or go through fp32,
-rounded once. Approximate functions (PTX ISA, floating point instructions): ex2.approx and lg2.approx within 2^-22,
-rsqrt/sqrt/rcp approx 2^-22.4, sin/cos approx 2^-20.9 absolute in [-pi, pi].
-"""
+"""Emitters of elementwise arithmetic: one instruction sequence per element."""
 from __future__ import annotations
 
 import math

@@ -1,9 +1,4 @@
-"""Blocks of tensors without TMA: cp.async into a slot, vector stores from registers.
-
-Every thread handles aligned pieces of 16 bytes along the last dimension (`ir/ops/block.py`), so only a row's last piece
-can be partly inside the tensor: cp.async then reads fewer bytes and fills up with zeros (PTX ISA, cp.async, src-size);
-stores go element by element.
-"""
+"""Blocks of tensors without TMA: cp.async into a slot, vector stores from registers."""
 from __future__ import annotations
 
 from dataclasses import dataclass

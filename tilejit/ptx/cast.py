@@ -1,8 +1,4 @@
-"""Conversions between element types, each rounded once.
-
-Narrow ones that come in pairs (fp32 -> bf16x2, fp16x2 -> e4m3x2 and back) are packed when a tile has an even number of
-registers; single elements have a zero partner. Float to integer truncates and saturates; NaN gives 0.
-"""
+"""Conversions between element types, each rounded once."""
 from __future__ import annotations
 
 from tilejit.ir import Op

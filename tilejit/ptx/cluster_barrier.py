@@ -1,8 +1,4 @@
-"""`cluster_barrier` and `cluster_broadcast`: what makes an atomic of one number that of a cluster.
-
-When all of its threads are there, a CTA arrives on a barrier of every CTA. A number is told by `st.async`, whose bytes
-count on a barrier where they arrive.
-"""
+"""`cluster_barrier` and `cluster_broadcast`: what makes an atomic of one number that of a cluster."""
 from __future__ import annotations
 
 from tilejit.ir import Op

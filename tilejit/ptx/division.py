@@ -1,9 +1,4 @@
-"""Integer division by constants, by multiplications and shifts.
-
-T. Granlund and P. Montgomery, "Division by Invariant Integers using Multiplication" (1994): for N bits and a shift s, m
-= floor(2^(N+s) / d) + 1 gives the quotient of every n if m * d - 2^(N+s) is at most 2^s (unsigned) or 2^(s+1) (signed,
-where n has one bit less).
-"""
+"""Integer division by constants, by multiplications and shifts."""
 from __future__ import annotations
 
 from tilejit.ptx.build import Ptx

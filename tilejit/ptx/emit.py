@@ -1,9 +1,4 @@
-"""Tile IR -> PTX: walks a scheduled function and calls one emitter per op.
-
-A scalar is one register; a tile is the list of registers that its layout gives each thread. int1 values are predicates;
-16-bit and 8-bit types (int8 sign-extended, uint8 and fp8 zero-extended) are `.b16`; fp32 is `.f32`; int32 `.b32`; int64
-and pointers `.b64`; fp64 `.f64`.
-"""
+"""Tile IR -> PTX: walks a scheduled function and calls one emitter per op."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping

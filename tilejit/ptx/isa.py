@@ -1,11 +1,4 @@
-"""The instruction table: one row for every instruction form that tilejit emits or its emulator runs.
-
-`syntax` is the manual's syntax line: `<slot:a|b>` is a required modifier, `[slot:a|b]` an optional one, each with a
-leading dot in PTX, in this order. `operands` lists kinds: `d` destination, `a` source (register, immediate or list),
-`p` predicate destination, `q` predicate source, `m` address, `t` tensor address, `l` label, `i` immediate; a trailing
-`?` makes it optional. Flags: `aligned` (the whole warp must execute it together), `blocking` (may wait), `asynchronous`
-(completes later). Source: PTX ISA 8.x, chapter "Instruction Set"; `min_sm` is its target note.
-"""
+"""The instruction table: one row for every instruction form that tilejit emits or its emulator runs."""
 from __future__ import annotations
 
 import re

@@ -1,8 +1,4 @@
-"""Global memory access: vector loads and stores with masks, and atomics.
-
-`vec` (elements per access, set by the coalescing pass) promises that the addresses of that many neighbouring registers
-are consecutive and aligned and have one mask.
-"""
+"""Global memory access: vector loads and stores with masks, and atomics."""
 from __future__ import annotations
 
 from collections.abc import Callable

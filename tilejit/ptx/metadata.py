@@ -1,8 +1,4 @@
-"""What the runtime must know to launch a PTX kernel: the contract between `ptx/` and `runtime/`.
-
-PTX parameters are listed in order as `Param`s, which say how to compute them from the arguments of the launch;
-expressions over scalar arguments are prefix tuples (`Expr`).
-"""
+"""What the runtime must know to launch a PTX kernel: the contract between `ptx/` and `runtime/`."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""Rows in registers that begin and end anywhere (`passes/odd_rows.py`): vectors, and at both ends elements.
-
-A vector that the row may not have as a whole is read twice at once, as a vector and by elements; which one counts is
-chosen when both are there. What lies elsewhere between 16 bytes is shifted out of the vectors around it.
-"""
+"""Rows in registers that begin and end anywhere (`passes/odd_rows.py`): vectors, and at both ends elements."""
 from __future__ import annotations
 
 from collections.abc import Iterator

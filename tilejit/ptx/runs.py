@@ -1,9 +1,4 @@
-"""Runs of elementwise ops: emitted a pair of elements at a time through all of them, not op by op.
-
-So intermediate values live in few registers, and the text of one pair serves for all (`Ptx.repeat`). Ops are noted
-until one comes that is not elementwise. A TMA store has each piece computed where it is staged, where the text says so
-(`schedule/sink_runs.py`).
-"""
+"""Runs of elementwise ops: emitted a pair of elements at a time through all of them, not op by op."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

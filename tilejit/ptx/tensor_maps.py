@@ -1,16 +1,4 @@
-"""Tensor maps that a program writes: where they lie, how they are written, and when copies may use them.
-
-Each CTA takes a place in a variable of the module at its start and gives it back at its end; there are as many as CTAs
-can run at once, so a launch needs no memory of its own. A place has 128 bytes for every box of every `write_desc`, and
-of every group of its role. Fields that never change are written when it is taken; address, sizes and strides by
-`write_desc` (PTX ISA, tensormap.replace; the numbers of element types differ from the driver's):
-
-    wait until copies through these maps are done           the last ones may still read them
-    tensormap.replace.tile...                               one thread
-    fence.proxy.tensormap::generic.release.gpu
-    meet                                                    unless one thread is all of the role
-    fence.proxy.tensormap::generic.acquire.gpu [map], 128
-"""
+"""Tensor maps that a program writes: where they lie, how they are written, and when copies may use them."""
 from __future__ import annotations
 
 from typing import NamedTuple

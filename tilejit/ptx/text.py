@@ -1,8 +1,4 @@
-"""Reader of PTX text: modules, entries, scopes, instructions and operands as plain data with line numbers.
-
-Every declared register gets one index in `Entry.registers`, nested `{ }` scopes included. What an instruction means is
-`isa.py`'s table. Grammar: PTX ISA, "Syntax" and "State Spaces, Types, and Variables".
-"""
+"""Reader of PTX text: modules, entries, scopes, instructions and operands as plain data with line numbers."""
 from __future__ import annotations
 
 import re

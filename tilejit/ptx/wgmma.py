@@ -1,10 +1,4 @@
-"""Emitters of the tensor cores: descriptors, `wgmma.mma_async`, and the waits.
-
-Shared-memory matrix descriptors (PTX ISA, 'Matrix Descriptor Format'): start address >> 4 in bits 0-13,
-leading offset >> 4 in 16-29, stride offset >> 4 in 32-45, swizzle mode in 62-63. K-major: the stride
-offset joins 8-row groups (8 * span bytes). MN-major: the leading offset joins atoms along M/N (one
-sub-tile), the stride offset joins 8-row groups along K.
-"""
+"""Emitters of the tensor cores: descriptors, `wgmma.mma_async`, and the waits."""
 from __future__ import annotations
 
 from collections.abc import Callable

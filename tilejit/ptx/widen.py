@@ -1,11 +1,4 @@
-"""Small integers as 16-bit floats, two at a time, without conversion instructions: those run at a fraction of the rate.
-
-In the mantissa of a power of two whose last place is 1, a number is that power plus the number. bf16: 128 plus the low
-seven bits, less 128 or, for negative numbers, 256. fp16: 1024 plus the number plus 128, less 1152.
-
-Two 16-bit elements are the halves of a 32-bit word as long as every op takes both: then `mov.b32` is no instruction of
-the machine.
-"""
+"""Small integers as 16-bit floats, two at a time, without conversions: those run at a fraction of the rate."""
 from __future__ import annotations
 
 from tilejit.ir import Op, Value
