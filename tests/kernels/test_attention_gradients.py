@@ -32,7 +32,7 @@ def in_pieces(x, out):
 @pytest.fixture(autouse=True)
 def both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries have a kernel of their own where that is asked for only."""
-    monkeypatch.setattr(backward, "apart", lambda case, wide: case.deterministic)
+    monkeypatch.setattr(backward, "apart", lambda case, wide, queries: case.deterministic)
 
 
 def agree(sizes: tuple[int, ...], target: str = "evaluator", dtype: Any = BF16, of_lse: bool = False,
@@ -170,11 +170,12 @@ def test_options(name: str) -> None:
     agree((2, 70, 150, 2, 2, 64, 64), extras=Extras(**extras), deterministic=name in ("window", "sinks", "alibi"), **case)
 
 
-@pytest.mark.parametrize("wide, case, apart", [(128, {}, False), (64, {"right": 0}, False), (256, {"left": 40}, True),
-                                               (128, {"deterministic": True}, True)])
-def test_which_way_is_chosen(monkeypatch: pytest.MonkeyPatch, wide: int, case: dict, apart: bool) -> None:
+@pytest.mark.parametrize("wide, queries, case, apart", [
+    (128, 1024, {}, False), (128, 512, {}, True), (64, 512, {"right": 0}, False), (256, 1024, {"left": 40}, True),
+    (128, 1024, {"deterministic": True}, True)])
+def test_which_way_is_chosen(monkeypatch: pytest.MonkeyPatch, wide: int, queries: int, case: dict, apart: bool) -> None:
     monkeypatch.undo()
-    assert backward.apart(Case(1.0, **case), wide) == apart
+    assert backward.apart(Case(1.0, **case), wide, queries) == apart
 
 
 def test_sums_begin_with_numbers_in_three_pieces() -> None:

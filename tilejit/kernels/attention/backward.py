@@ -22,10 +22,10 @@ def _plain(case: Case, extras: Extras) -> bool:
     return not (case.low or case.changes or case.mask is not None or extras.slopes is not None or case.max_queries)
 
 
-def apart(case: Case, wide: int) -> bool:
+def apart(case: Case, wide: int, queries: int) -> bool:
     """Whether queries have their own kernel: faster for wide heads, whose sums leave no shared memory for a second
-    block."""
-    return case.deterministic or wide > 128
+    block, and for few queries of heads over 64."""
+    return case.deterministic or wide > 128 or wide > 64 and queries <= 512
 
 
 def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
@@ -65,7 +65,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     wide, wide_v = (64 if x <= 64 else 128 if x <= 128 else 256 for x in (d, dv))
     most = max(wide, wide_v)
     group = heads // kv_heads
-    alone, together = divided(case, extras, most, group), not apart(case, most)
+    alone, together = divided(case, extras, most, group), not apart(case, most, queries)
     added = together and most <= 128 and not case.changes and extras.slopes is None and (
         most > 64 or not case.low and case.mask is None)
     bm, bn, warps = tiles_of(wide, wide_v, case, alone, added)
