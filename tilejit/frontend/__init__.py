@@ -1,8 +1,6 @@
 """Python AST -> tile IR.
 
     fn = build(KernelSource(f), {"x": Param(Ptr(fp32), divisible=16), "BLOCK": Const(1024)}, {"num_warps": 4, ...})
-
-What builds is loaded at the first `build`.
 """
 from __future__ import annotations
 

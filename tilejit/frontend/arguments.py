@@ -9,12 +9,8 @@ from tilejit.ir.types import Type
 
 @dataclass(frozen=True)
 class Param:
-    """A run-time argument: its IR type, a number that is known to divide it (bytes for pointers; of descriptors without
-    TMA what base, rows and their ends lie at multiples of), and whether an integer is known not to be negative.
-
-    `padding`: what block loads of a descriptor find outside the tensor, "zero" or "nan"; `ragged`: its rows may end
-    within a unit of 16 bytes. `most`: a power of two that an integer is at most, 0 if unknown.
-    """
+    """A run-time argument: its type, what is known to divide it (bytes for pointers, rows without TMA), its sign.
+    `padding` of block loads; `ragged`: rows may end within 16 bytes; `most`: a power of two it is at most, or 0."""
 
     type: Type
     divisible: int = 1

@@ -1,8 +1,4 @@
-"""Two ways through a program that meet again: `if`, conditional expressions, `and` and `or` on run-time scalars.
-
-What both ways bind becomes results of one structured `if`. A `return` (`break`, `continue`) under a run-time condition
-puts the rest of the function (of the loop's body) into both.
-"""
+"""Two ways through a program that meet again: `if`, conditional expressions, `and` and `or` on run-time scalars."""
 from __future__ import annotations
 
 import ast
@@ -59,8 +55,7 @@ class Branches(Frame):
         return Branch(block, after, value)
 
     def join(self, node: ast.AST, cond: tensor, then: Branch, other: Branch, names: list[str], what: str) -> Any:
-        """Make the `if` and bind `names` to what they are after it; the branches' common value. `what` names it in
-        errors."""
+        """Make the `if` and bind `names` behind it; the branches' common value. `what`: for errors."""
         leaves: list[tuple[tensor, tensor]] = []
         trees: dict[str, Any] = {}
         for n in names:
@@ -87,8 +82,7 @@ class Branches(Frame):
         return fill(self.b, value, results)
 
     def _meet(self, then: Branch, a: Any, other: Branch, c: Any, leaves: list[tuple[tensor, tensor]]) -> Any:
-        """The tree of a value that is `a` after one branch and `c` after the other; its leaves are appended. A number
-        takes the other side's type if its kind fits."""
+        """The tree of both branches' values; a number takes the other side's type if its kind fits."""
         pairs: list[tuple[Any, Any]] = []
         tree = pair(a, c, pairs, len(leaves), *(partial(self._parts, side.block) for side in (then, other)))
         typed = []
@@ -138,8 +132,7 @@ class Branches(Frame):
 
     def fork(self, node: ast.AST, cond: tensor, then_run: Callable[[], Exit | None],
              other_run: Callable[[], Exit | None], names: list[str], ends: bool) -> Exit | None:
-        """Build statements for both values of a condition, which bind `names`; how they end. `ends`: with them the body
-        of the function or loop does."""
+        """Build statements for both values of a condition; how they end."""
         then, other = self.branch(then_run), self.branch(other_run)
         if ends and not self.loop_depth:         # after a return out of the function no name is read any more
             names = []
@@ -186,11 +179,8 @@ class Branches(Frame):
     # -- and, or ------------------------------------------------------------------------------------------------
     def short_circuit(self, node: ast.AST, is_and: bool, left: Any, right: Callable[[], Any], names: list[str],
                       truth: bool) -> Any:
-        """With `truth` only the truth matters, and it is an int1 or a constant.
-
-        As in Python, `right` does not run where a scalar `left` decides, unless it has no effects. The value of scalars
-        is one of the two operands, that of tiles int1.
-        """
+        """With `truth` only the truth matters. `right` does not run where a scalar `left` decides, unless it has no
+        effects."""
         left = unwrap(left)
         if not isinstance(left, tensor):
             return right() if bool(left) == is_and else left

@@ -265,7 +265,6 @@ class Expressions(Loops):
         return value.value if isinstance(value, constexpr) else value
 
     def _number_attribute(self, node: ast.Attribute, x: bool | int | float) -> Any:
-        """Numbers have what scalars have: `BLOCK.dtype`, `BLOCK.to(tl.int64)`."""
         if node.attr == "value":
             return x
         if node.attr == "type":
@@ -344,7 +343,6 @@ class Expressions(Loops):
         return x
 
     def _indices(self, node: ast.Subscript, x: tensor) -> list[bool]:
-        """Whether each dimension of the result of `x[...]` is new (None); `...` stands for all the others."""
         nodes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         items: list[bool] = []
         rest: int | None = None

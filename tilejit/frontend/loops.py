@@ -1,10 +1,7 @@
 """Loops on the device: `for` over ranges and `while`, and unrolled ones over compile-time tuples.
 
-Numbers, tensors and what is made of these are carried at the type they had first. Where a name cannot be carried (None,
-a value whose type changes) the loop is built again with the name undefined at its start; where a descriptor is found to
-change, with the parts that do.
-
-A loop that may end early (`break`, `return`) carries a flag for it, and what is returned; a `for` then is a `while`.
+Where a name cannot be carried the loop is built again with the name undefined at its start, or opened. One that may end
+early carries a flag.
 """
 from __future__ import annotations
 
@@ -43,8 +40,7 @@ from tilejit.language.variables import held, is_held
 
 @dataclass(frozen=True)
 class Carried:
-    """The trees of the names that it carries and the initial tensors of their slots, and the trees of those that stay
-    what they are."""
+    """Trees of the names carried, the initial tensors of their slots, and trees of those that stay."""
 
     trees: dict[str, Any]
     inits: list[tensor]
@@ -59,8 +55,7 @@ class Carried:
         return self.inits[tree.index] if isinstance(tree, Slot) else tree
 
 
-#: Names, that no program can have, of what loops carry beside variables: whether they ended early, whether by a
-#: `return`, of what, and the counter of a `for`.
+#: Names that no program can have, of what loops carry beside variables.
 BROKE, RETURNED, RESULT, COUNTER = "broke.", "returned.", "result.", "counter."
 
 
@@ -185,7 +180,7 @@ class Loops(Branches):
             self.env[RESULT] = self.result = done.value
 
     def _next(self, node: ast.For | ast.While, carried: Carried, bad: dict[str, Undefined]) -> list[Value]:
-        """The values to carry on with from here; names that do not have their first type are put into `bad`."""
+        """The values to carry on; names that lost their first type are put into `bad`."""
         outs = [v.value for v in carried.inits]
         for n, tree in carried.trees.items():
             value = self.env[n]

@@ -19,8 +19,8 @@ from tilejit.errors import CompilationError
 from tilejit.ir.types import DType, Ptr
 from tilejit.language.tensor import constexpr
 
-# Some releases of CPython count the depth of the tree that they build once for all threads: ast.parse then raises "AST
-# constructor recursion depth mismatch" (python/cpython#106905).
+# Some CPythons share the tree's depth between threads: "AST constructor recursion depth mismatch"
+# (python/cpython#106905).
 _PARSING = threading.Lock()
 
 

@@ -1,9 +1,4 @@
-"""What the names of a kernel stand for, and how values agree where paths of a program meet.
-
-A value is a number or a `tensor` (a leaf), a tuple or a `Compound` of values, or something that exists at compile time
-only: None, a string, a dtype, a function. `if` results and loop-carried values are made of leaves; all else must be the
-same on every path.
-"""
+"""What the names of a kernel stand for, and how values agree where paths of a program meet."""
 from __future__ import annotations
 
 import ast
@@ -31,8 +26,7 @@ class Undefined:
 
 @dataclass(frozen=True)
 class Exit:
-    """How statements end early: an iteration is over (`continue`), with `broke` its loop too, with `returned` the
-    function, with `value`. The flags are constants or scalar int1 tensors."""
+    """How statements end early; flags are constants or scalar int1 tensors."""
 
     broke: Any = False
     returned: Any = False
@@ -80,7 +74,7 @@ def _stored(node: ast.AST) -> tuple[str, ...]:
 
 
 def _targets(node: ast.AST, own: frozenset[str]) -> Iterator[str]:
-    """Names stored to in a tree; `own` are those of the comprehensions around it, which are gone after them."""
+    """Names stored to in a tree; `own`: those of comprehensions around it."""
     if isinstance(node, ast.ListComp):
         own |= {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in own:
@@ -114,8 +108,7 @@ Path = tuple[Any, ...]
 
 
 class Opened(set[Path]):
-    """Places of values that are taken apart where a loop carries them: a `whole` Compound, and numbers and tensors
-    inside, stay what they are until an iteration is found to change them."""
+    """Values taken apart where a loop carries them: parts stay what they are until an iteration changes them."""
 
     def tree(self, b: KernelBuilder, value: Any, path: Path, leaves: list[tensor], inside: bool = False) -> Any:
         value = unwrap(value)
@@ -131,8 +124,7 @@ class Opened(set[Path]):
         return Slot(len(leaves) - 1)
 
     def match(self, b: KernelBuilder, tree: Any, value: Any, path: Path, found: dict[int, Any]) -> bool:
-        """Put the leaves of a value into `found` by their slots in a tree. False where the value is built differently;
-        what can be opened for that is."""
+        """Put a value's leaves into `found`. False where it is built differently, for which `opened` may help."""
         value = unwrap(value)
         if isinstance(tree, Slot):
             found[tree.index] = value

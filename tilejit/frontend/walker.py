@@ -56,7 +56,6 @@ class Walker(Calls):
             self._promised(self.expr(node.value))
 
     def _promised(self, value: Any) -> None:
-        """Promises that are statements (`tl.multiple_of(x, 8)`) hold for the variables of what they are made about."""
         found = value.value if isinstance(value, tensor) else None
         while found is not None and isinstance(found.op, Op) and found.op.name == "hint":
             found = found.op.operands[0]

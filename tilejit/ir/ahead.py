@@ -9,9 +9,7 @@ from tilejit.ir.core import Edge, Op, Value, edge_of, loop_around, walk
 
 @dataclass(frozen=True)
 class Ahead:
-    """How to compute operands of loads for another iteration: what the loop carries for them, the ops that make them,
-    and the ops that carry those values on.
-    """
+    """How operands of loads are computed for another iteration."""
 
     carried: tuple[Edge, ...]
     ops: list[Op]

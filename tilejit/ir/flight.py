@@ -21,9 +21,7 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class Flight:
-    """One product: how many groups were committed since, the names here of its sums and of the slots (buffer, slot)
-    that it reads, and the values in whose registers its first operand is.
-    """
+    """One product: its age, the names of its sums and of the slots it reads, values whose registers it reads."""
 
     dot: Op
     age: int
@@ -75,7 +73,7 @@ def issued(dot: Op) -> Flight:
 
 
 class _Walker:
-    """Follows control flow; repeats loops until what is in flight at their beginnings stays the same."""
+    """Follows control flow, loops until nothing changes."""
 
     def __init__(self, visit: Visit):
         self.visit = visit
@@ -113,7 +111,6 @@ class _Walker:
                        for end, region in zip(ends, op.regions)))
 
     def _for(self, op: Op, state: Flights) -> Flights:
-        """A loop of one block, which may be passed by, or of two, left behind the first."""
         (first, *second), ways = op.regions, edges(op)
         inner = {v for x in whole(op)[1:] for v in x.results} | {v for region in op.regions for v in region.args}
         head = start = _named(state, [(way.init, way.args[0]) for way in ways])
@@ -136,9 +133,8 @@ class _Walker:
 
 
 def follow(fn: Function, visit: Visit) -> None:
-    """Call `visit(op, products in flight before it)` for every op outside of regions of folds; several times in loops,
-    the last time with all that may be in flight. `visit` may set the `pending` of a wait.
-    """
+    """Call `visit(op, products in flight before it)` for every op; in loops several times, last with all of them. It
+    may set `pending`."""
     _Walker(visit).block(fn.body, {})
 
 
@@ -185,8 +181,7 @@ def overwritten(op: Op, x: Flight) -> bool:
 
 
 def needs(op: Op, rings: Mapping[Value, str], state: Flights) -> list[Flight]:
-    """The products that must have retired before an op: it gives back their slots, or writes their registers or memory.
-    """
+    """The products that must have retired before an op."""
     if not state:
         return []
     if op.name == "mbar_arrive":

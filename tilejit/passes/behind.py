@@ -16,9 +16,7 @@ _FOLDS: dict[str, Callable[..., Any]] = {
 
 
 def behind(op: Op, known: Callable[[Value], Any], compared: Callable[[Op], Any]) -> Any:
-    """What an op gives outside of the row, or None. known: the same of its operands; compared: what a comparison is
-    there.
-    """
+    """What an op gives outside of the row, or None."""
     ends = [known(v) for v in op.operands]
     if op.name == "const":
         return op.attrs["value"]

@@ -125,7 +125,7 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
 
 
 def _factor(v: Value) -> int:
-    """By how many bits a multiplication shifts: ptxas multiplies 64 bits in three instructions. 0: it is no shift."""
+    """The shift of a multiplication, 0: none; ptxas takes three instructions for 64 bits."""
     by = const_of(v)
     return by.bit_length() - 1 if isinstance(by, int) and by > 0 and by & by - 1 == 0 else 0
 
@@ -176,7 +176,7 @@ def _idiv_irem(e: Emitter, op: Op) -> None:
 
 @emits("fmod")
 def _fmod(e: Emitter, op: Op) -> None:
-    """a - b * trunc(a / b); exact while the quotient is below 2^24 (fp32) or 2^53 (fp64)."""
+    """Exact while the quotient is below 2^24 (fp32), 2^53 (fp64)."""
     t, p = op.operands[0].dtype, e.p
 
     def wide(a: str, b: str, kind: str) -> str:
@@ -268,9 +268,7 @@ def _minmax(e: Emitter, op: Op) -> None:
 
 
 def negations(fn: Function) -> set[Value]:
-    """32-bit integers that may be negated ones, as they are or moved: ptxas loses the sign in a minimum of three
-    (runtime/miscompiles.py), unless there is something that it does not look through.
-    """
+    """Integers that may be negated: ptxas loses the sign in a minimum of three (runtime/miscompiles.py)."""
     ops = listed(fn.body)
     made = {op for op in ops if op.name in ("neg", "sub") and (t := op.operands[0].dtype).bits == 32 and not t.is_float}
     found = {op.results[0] for op in made}
@@ -295,7 +293,7 @@ def negations(fn: Function) -> set[Value]:
 
 @emits("neg")
 def _neg(e: Emitter, op: Op) -> None:
-    """int1 is arithmetic modulo 2: a value is its own negation."""
+    """int1 is modulo 2."""
     t = op.operands[0].dtype
     if t.kind == "bool":
         e.set(op.result, e.get(op.operands[0]))
@@ -372,7 +370,6 @@ def _select(e: Emitter, op: Op) -> None:
 
 @emits("ptr_add")
 def _ptr_add(e: Emitter, op: Op) -> None:
-    """32-bit offsets multiply wide in one instruction, but by one."""
     ptr, off = elem_of(op.operands[0].type), op.operands[1].dtype
     assert isinstance(ptr, Ptr)
     size, p, sign = ptr.elem.bytes, e.p, "s" if off.is_signed else "u"
@@ -422,20 +419,18 @@ def _tanh(e: Emitter, x: str) -> str:
 
 
 def _sigmoid(e: Emitter, x: str) -> str:
-    """1 / (1 + 2^(-x log2 e)): only results below 2^-126 are flushed."""
+    """Only results below 2^-126 are flushed."""
     p = e.p
     power = p.new("f32", "ex2.approx.ftz.f32", p.new("f32", "mul.rn.f32", x, literal(-math.log2(math.e), fp32)))
     return p.new("f32", "rcp.approx.ftz.f32", p.new("f32", "add.rn.f32", power, literal(1.0, fp32)))
 
 
-#: log2(erfc(a)) as a polynomial in a, highest power first and without a constant term: absolute error of erfc below
-#: 8e-8 up to 4, where fp32 rounds erf to 1.
+#: log2(erfc(a)), highest power first, no constant term: error of erfc below 8e-8 up to 4, where erf is 1.
 _LOG2_ERFC = (0.00010022163769463077, -0.00046157810802310232, -0.002302219858393073, 0.029452485963702202,
               -0.14896364510059357, -0.9183286428451538, -1.6279137134552002)
 
 
 def _erf(e: Emitter, x: str) -> str:
-    """1 - erfc(|x|) with the sign of x, erfc as a power of 2."""
     p = e.p
     a = p.new("f32", "min.NaN.f32", p.new("f32", "abs.f32", x), literal(4.0, fp32))
     log = literal(_LOG2_ERFC[0], fp32)
@@ -472,7 +467,6 @@ _FP64 = {"sqrt": "sqrt.rn.f64", "floor": "cvt.rmi.f64.f64", "ceil": "cvt.rpi.f64
 
 @emits(*_FP32)
 def _function(e: Emitter, op: Op) -> None:
-    """fp16 and bf16 are computed in fp32; fp64 has only sqrt, rsqrt, floor and ceil."""
     t, p = op.operands[0].dtype, e.p
     make = _FP32[op.name]
     if op.name == "sqrt" and op.attrs.get("ieee"):

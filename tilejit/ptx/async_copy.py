@@ -14,9 +14,7 @@ BULK = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 @emits("async_copy")
 def _async_copy(e: Emitter, op: Op) -> None:
-    """A masked-off access writes zeros. Of threads that hold the same elements one copies. 16-byte copies pass by the
-    L1 cache (.cg), unless the load asks for it.
-    """
+    """Masked-off accesses write zeros; one of the holders copies; 16-byte copies pass by the L1 (.cg)."""
     ring, slot, pointer = op.operands[:3]
     buffer, layout = ring.buffer, pointer.layout
     pointers = e.get(pointer)
@@ -79,9 +77,7 @@ def _in_strips(e: Emitter, at: str, strip: int, ctas: int) -> tuple[str, str]:
 
 
 def _clear_ends(e: Emitter, op: Op, there: str, shift: str, behind: str, strip: int) -> None:
-    """Zeros, or `fill`, where vectors reach over a row's ends: in its first 16 bytes if it begins within them, and the
-    32 bytes (as far as the slot goes) behind its last whole 16.
-    """
+    """Zeros, or `fill`, where vectors reach over a row's ends."""
     p, ctas = e.p, op.attrs.get("ctas", 1)
     within, place, ends = p.new("pred", "setp.ne.u32", shift, 0), behind, None
     elem, empty = op.operands[0].buffer.elem, "{0, 0, 0, 0}"
@@ -104,10 +100,7 @@ def _clear_ends(e: Emitter, op: Op, there: str, shift: str, behind: str, strip: 
 
 def _unaligned_copy(e: Emitter, op: Op) -> None:
     """Bulk copies of a row's whole 16 bytes; the elements beside them one by one. A CTA's strip takes the 16 bytes that
-    it shares with its neighbours whole.
-
-    f and l: where the whole 16 bytes begin and end, in bytes from the row's start.
-    """
+    it shares with its neighbours whole."""
     p, (ring, slot, barrier, base, size) = e.p, op.operands
     elem, ctas = ring.buffer.elem, op.attrs.get("ctas", 1)
     strip = op.attrs["strip"] * elem.bytes if ctas > 1 else ring.buffer.slot_bytes - 16
@@ -210,9 +203,7 @@ def _row_copy(e: Emitter, op: Op) -> None:
 
 @emits("row_put")
 def _row_put(e: Emitter, op: Op) -> None:
-    """One bulk copy of whole 16 bytes, by a thread that waits until it has been read; other elements by a thread each:
-    all, where the row begins elsewhere between 16 bytes in memory than here.
-    """
+    """One bulk copy of whole 16 bytes, which is waited for; other elements by a thread each."""
     p, role, (view, base, limit) = e.p, e.role, op.operands
     size = view.buffer.elem.bytes
     start, there, shift, unit = e.scalar(base), e.views[view], e.shifts[view], 16 // size

@@ -109,7 +109,7 @@ def _block_copy(e: Emitter, op: Op) -> None:
 
 @emits("block_store")
 def _block_store(e: Emitter, op: Op) -> None:
-    """Vectors where rows end between them, which is decided for all threads alike; else single elements."""
+    """Vectors where rows end between them, for all threads alike; else single elements."""
     base, value, *dims = op.operands
     tile, p = value.type, e.p
     assert isinstance(tile, Tile) and tile.layout is not None and isinstance(tile.elem, DType)

@@ -82,9 +82,8 @@ def _float_to_float(e: Emitter, reg: str, src: DType, dst: DType, rounding: str)
 
 
 def _fp8_toward_zero(e: Emitter, reg: str, src: DType, dst: DType) -> str:
-    """PTX only rounds fp8 to nearest. fp8e5 is the upper byte of fp16 (7fff stands for a NaN that this would make
-    infinite); of fp8e4nv, the nearest is made one step smaller where it is larger than the number.
-    """
+    """PTX only rounds fp8 to nearest: fp8e5 is the upper byte of fp16 (not to become infinite), fp8e4nv a step
+    smaller."""
     p = e.p
     if dst.name == "fp8e5":
         half = cast_element(e, reg, src, fp16, "rz")
@@ -99,10 +98,7 @@ def _fp8_toward_zero(e: Emitter, reg: str, src: DType, dst: DType) -> str:
 
 
 def _odd_fp32(e: Emitter, reg: str, kind: str = "f64") -> str:
-    """fp64, or an integer, to fp32, rounded to odd: rounding again to 8 or 16 bits is exact.
-
-    Boldo and Melquiond, 'Emulation of FMA and correctly rounded sums' (IEEE TC 2008).
-    """
+    """Rounding again is exact (Boldo and Melquiond, IEEE TC 2008)."""
     p = e.p
     short = p.new("f32", f"cvt.rz.f32.{kind}", reg)
     if kind == "f64":
@@ -116,7 +112,6 @@ def _odd_fp32(e: Emitter, reg: str, kind: str = "f64") -> str:
 
 
 def _float_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
-    """cvt.rzi saturates; where it makes something else of a NaN, 0 is chosen."""
     p, cls = e.p, reg_class(dst)
     if src.bits == 16:
         reg, src = cast_element(e, reg, src, fp32), fp32
@@ -148,9 +143,7 @@ def has_pairs(src: DType, dst: DType, rounding: str = "rn") -> bool:
 
 
 def cast_pair(e: Emitter, lo: str, hi: str, src: DType, dst: DType, rounding: str = "rn") -> list[str]:
-    """Two neighbours; see `has_pairs`. fp8 goes to other floats through fp16, which is exact; of two that become fp8
-    there is also the register with both.
-    """
+    """Two neighbours; fp8 goes through fp16, which is exact."""
     p = e.p
     if src.is_fp8():
         both = p.new("b16", "mad.lo.u16", hi, 256, lo)

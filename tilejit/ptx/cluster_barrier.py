@@ -12,8 +12,7 @@ from tilejit.ptx.exchange import STORE, Barriers
 
 @emits("cluster_barrier")
 def _cluster_barrier(e: Emitter, op: Op) -> None:
-    """The fences make it one of memory, at a scope that arrivals do not reach (PTX ISA, fence-fence synchronization).
-    """
+    """Fences: arrivals do not reach the scope (PTX ISA, fence-fence synchronization)."""
     barrier, parity = op.operands
     p, b, ctas = e.p, Barriers(e, barrier, barrier, 1), e.fn.attrs["num_ctas"]
     e.sync()
@@ -31,7 +30,7 @@ def _cluster_barrier(e: Emitter, op: Op) -> None:
 
 @emits("cluster_broadcast")
 def _cluster_broadcast(e: Emitter, op: Op) -> None:
-    """Lane i of the first warp stores into CTA i what lane 0 has; all wait in their own."""
+    """Lane i of the first warp stores into CTA i; all wait in their own."""
     value, buffer, full, parity = op.operands
     e.version = max(e.version, (8, 1))            # st.async
     p, elem, b = e.p, elem_of(value.type), Barriers(e, full, full, 1)

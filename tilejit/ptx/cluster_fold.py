@@ -1,7 +1,4 @@
-"""`cluster_fold`: every CTA tells all CTAs what it has, and all fold it in the same order.
-
-Threads that hold copies of a result store it into different CTAs.
-"""
+"""`cluster_fold`: every CTA tells all CTAs what it has, and all fold it in the same order."""
 from __future__ import annotations
 
 from tilejit.ir import Op
@@ -18,10 +15,7 @@ _ONE = LinearLayout.from_bases({"register": (), "lane": ((),) * 5, "warp": ()}, 
 
 @emits("cluster_fold")
 def _cluster_fold(e: Emitter, op: Op) -> None:
-    """Wait until all have read the last round, store, wait for what all have, fold it pairwise, give the slot back.
-
-    A fold that is reached once has no last round and gives nothing back: a CTA may leave when it has what it waits for.
-    """
+    """A fold reached once has no last round to wait for and gives nothing back."""
     *values, buffer, full, free, parity = op.operands
     e.version = max(e.version, (8, 1))            # st.async
     p, ctas = e.p, op.attrs["ctas"]
@@ -85,7 +79,6 @@ def _places(e: Emitter, layout: LinearLayout) -> list[tuple[str, list[int]]]:
 
 
 def _target(e: Emitter, layout: LinearLayout, ctas: int) -> tuple[str, int, str | None]:
-    """The CTA that a thread stores to, how many bits of its index are known so, and who stores (None: all)."""
     p, bits, known = e.p, [], 0
     masks = []
     for name, src in (("lane", e.role.lane), ("warp", e.role.local_warp or e.role.warp)):

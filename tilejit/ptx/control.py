@@ -1,6 +1,4 @@
-"""Control flow. Loop-carried values have registers of their own, written at the loop's end; pending accumulators keep
-theirs, since wgmma results must never be moved. What products read four to a word travels so.
-"""
+"""Control flow. Loop-carried values have registers of their own; wgmma results must never be moved."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
@@ -61,7 +59,7 @@ def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Co
 
 
 def _in_words(e: Emitter, t: Type) -> bool:
-    """Whether a value travels four elements to a word: fp8, which only products compute with."""
+    """fp8, which only products compute with."""
     return isinstance(t, Tile) and isinstance(t.elem, DType) and t.elem.is_fp8() and e.count(t) % 4 == 0
 
 
@@ -70,7 +68,6 @@ def _words(e: Emitter, v: Value) -> list[str]:
 
 
 def _apart(e: Emitter, v: Value, whole: list[str]) -> None:
-    """Such a value lives in these words: its elements are made of them, which costs nothing if unused."""
     regs = e.fresh(v.type)
     unpack(e, elem_of(v.type), whole, regs)
     pack = len(regs) // len(whole)
@@ -79,9 +76,7 @@ def _apart(e: Emitter, v: Value, whole: list[str]) -> None:
 
 
 def _handed_on(e: Emitter, ways: list[Edge]) -> set[int]:
-    """Those of a loop's ways on which 16-bit elements go as they came from memory, trips before they are used: two to a
-    word.
-    """
+    """The ways on which 16-bit elements go unchanged for trips: two to a word."""
     of = {way.args[0]: way for way in ways}
 
     def loaded(v: Value, seen: tuple[int, ...] = ()) -> bool:
@@ -106,8 +101,7 @@ def _suffix(t: Type) -> str:
 
 
 class _Queue:
-    """Values that a loop hands on from trip to trip and uses `turns` - 1 trips later: so many trips are written out,
-    each with registers of its own for them, and none is moved."""
+    """Values used `turns` - 1 trips later: so many trips are written out, and nothing is moved."""
 
     def __init__(self, e: Emitter, chain: list[Edge], in_words: bool):
         self.e, self.chain, self.in_words = e, chain, in_words
@@ -140,7 +134,6 @@ class _Queue:
 
 
 def _chains(e: Emitter, ways: list[Edge], age: int) -> list[list[Edge]]:
-    """The ways on which a value goes from one to the next until it is so many trips old, the last one first."""
     if not age:
         return []
     by_arg = {way.args[0]: way for way in ways}
@@ -153,7 +146,6 @@ def _chains(e: Emitter, ways: list[Edge], age: int) -> list[list[Edge]]:
 
 @emits("for")
 def _for(e: Emitter, op: Op) -> None:
-    """Rotated: test once before the loop, then at its end; `turns` trips are written out."""
     p, region = e.p, op.regions[0]
     lo, hi, step = op.operands[:3]
     iv, kind = region.args[0], _suffix(region.args[0].type)

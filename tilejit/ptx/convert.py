@@ -56,9 +56,7 @@ def shuffle(e: Emitter, elem: DType | Ptr, reg: str, lane: str | int, mode: str 
 
 
 def _swapped(e: Emitter, s: Swaps, regs: list[str], t: Tile) -> list[str]:
-    """For every two registers that change places: choose what to give away, one shuffle, choose where it goes. What
-    fills a 32-bit register travels as one.
-    """
+    """For every two registers that change places: choose, one shuffle, choose."""
     elem = t.elem
     pack = s.words(max(1, elem.bits // 8))
     held, cls = (words(e, elem, regs), "b32") if pack > 1 else (list(regs), reg_class(elem))
@@ -119,7 +117,7 @@ def choose(e: Emitter, cls: str, cond: str, yes: str, no: str) -> str:
 
 
 def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], src: LinearLayout, t: Tile) -> list[str]:
-    """Meet (the scratch may still be read), write, meet (only the warp, if it reads its own), read."""
+    """Meet, write, meet (only the warp, if it reads its own), read."""
     assert t.layout is not None
     elem = int64 if isinstance(t.elem, Ptr) else uint8 if t.elem.bits == 1 else t.elem    # predicates take bytes there
     assert isinstance(elem, DType)

@@ -222,9 +222,7 @@ class Emitter:
         return result
 
     def anew(self) -> None:
-        """From here to the end of the block, constants of a thread are made again where they are used: ptxas would
-        keep, and spill, what is computed ahead of a loop. Done behind loops whose products have operands in registers.
-        """
+        """From here to the block's end, thread constants are made again where used: ptxas would keep and spill them."""
         self.role.known = Known()
         for op in self.indices:
             self.values.pop(op.result, None)

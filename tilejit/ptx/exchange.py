@@ -1,8 +1,4 @@
-"""`cluster_sum`: the CTAs' parts of a tile meet in distributed shared memory and are summed.
-
-A thread stores its registers into the CTA that keeps them, by `st.async`, whose bytes count on a barrier there (PTX
-ISA, st.async).
-"""
+"""`cluster_sum`: the CTAs' parts of a tile meet in distributed shared memory and are summed."""
 from __future__ import annotations
 
 from tilejit.ir import Op, Value
@@ -53,8 +49,6 @@ def _offset(barrier: Value) -> int:
 
 
 class _Meeting(Barriers):
-    """Addresses of one `cluster_sum`, of the thread's own CTA."""
-
     def __init__(self, e: Emitter, op: Op, parts: Parts):
         _, buffer, full, free, _ = op.operands
         p, role = e.p, e.role
@@ -85,7 +79,6 @@ class _Meeting(Barriers):
 
 @emits("cluster_sum")
 def _cluster_sum(e: Emitter, op: Op) -> None:
-    """Hand over as many rounds as there are slots, then sum each and hand over the next into its slot."""
     parts = Parts(op.operands[0].layout, op.result.layout, op.attrs["ctas"], op.attrs["rounds"])
     e.version = max(e.version, (8, 1))            # st.async
     regs, m = e.get(op.operands[0]), _Meeting(e, op, parts)

@@ -16,7 +16,6 @@ MOST_UNROLLED = 1024
 
 @emits("dot_fma")
 def _dot_fma(e: Emitter, op: Op) -> None:
-    """Meet, write both operands with K slowest, meet; then for every k a row of B times a column of A."""
     p, t = e.p, op.result.type
     assert isinstance(t, Tile) and t.layout is not None and isinstance(t.elem, DType)
     base = p.new("b32", "add.u32", e.private, op.attrs["scratch"])
@@ -55,8 +54,6 @@ def _dot_fma(e: Emitter, op: Op) -> None:
 
 
 class _Side:
-    """Where a thread's rows, or columns, of an operand lie in scratch."""
-
     def __init__(self, e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, index: int):
         keep = layout.rank - 1 if index else layout.rank - 2
         size = buffer.elem.bytes

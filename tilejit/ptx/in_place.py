@@ -32,12 +32,8 @@ class Body:
         self.known, self.mark, self.counts = e.role.known, e.role.known.mark or 0, dict(e.p.counts)
 
     def settle(self, pairs: list[tuple[str, str]]) -> set[str]:
-        """Rename registers in the text up to now, its end. pairs: register that is carried, what it is to be at the
-        end. Returns carried ones that need no copy any more.
-
-        A register is renamed if a product of the body makes it, no sooner than the last instruction that reads what was
-        carried (nor in an inner loop between the two), and no two pairs want it.
-        """
+        """Rename registers of the text up to now, its end; returns carried ones that need no copy any more. pairs:
+        carried register, what it becomes."""
         lines, above = self.e.p.lines, self.known.mark or 0
         hoisted = above - self.mark
         made_above = set(_REGISTER.findall("\n".join(lines[self.mark:above])))
@@ -98,9 +94,7 @@ def _places(text: str) -> tuple[dict[str, int], dict[str, int], list[tuple[int, 
 
 
 def stays(branch: Op, uses: Mapping[Value, list[tuple[Op, int]]]) -> dict[int, Value]:
-    """Results of an `if` that are, in one branch, a tile of 32 or more bits an element from before it, whose registers
-    nothing needs any more: which tile.
-    """
+    """Results of an `if` that one branch hands on as they were, in registers nothing needs: which tile."""
     block = branch.parent
     found: dict[int, Value] = {}
     assert block is not None
@@ -113,9 +107,7 @@ def stays(branch: Op, uses: Mapping[Value, list[tuple[Op, int]]]) -> dict[int, V
 
 
 def _owns(v: Value, block: Block, uses: Mapping[Value, list[tuple[Op, int]]]) -> bool:
-    """Whether a tile has registers of its own: from loops, products, branches. Not sums in flight round a loop: the
-    next product is added up in their registers.
-    """
+    """Whether a tile has registers of its own; not sums in flight."""
     t = v.type.elem if isinstance(v.type, Tile) else None
     if not isinstance(t, DType) or t.kind != "float" or t.bits < 32:
         return False

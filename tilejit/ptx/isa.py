@@ -290,8 +290,7 @@ def operand_counts(form: Form) -> tuple[int, int]:
     return required, len(re.findall(r"\w", form.operands))
 
 
-#: Modifiers that a form has from a later compute capability on than the form itself (PTX ISA, target notes of
-#: the instructions): (form's first word, modifier slot, value) -> compute capability times ten.
+#: Modifiers younger than their form (PTX ISA, target notes): -> compute capability times ten.
 _LATER: dict[tuple[str, str, str], int] = {
     **{(name, "type", t): 90 for name in ("add", "sub", "mul", "setp", "set", "atom", "red") for t in ("bf16", "bf16x2")},
     **{(name, "scope", "cluster"): 90 for name in ("ld", "st", "atom", "red", "fence", "mbarrier")},
@@ -320,6 +319,6 @@ def required_sm(opcode: str) -> int:
 
 
 def _bf16_conversion(modifiers: dict[str, str]) -> bool:
-    """Whether a cvt with bf16 came with sm_90: all but from and to f32 (PTX ISA, cvt)."""
+    """Whether a cvt with bf16 came with sm_90."""
     sides = (modifiers.get("type"), modifiers.get("dtype"))
     return "bf16" in sides and "f32" not in sides

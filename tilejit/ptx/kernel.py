@@ -216,7 +216,7 @@ def init_barriers(e: Emitter) -> None:
 
 
 def _folds(e: Emitter) -> list[Op]:
-    """The folds over CTAs, each reached once, if they are all that a kernel does in other CTAs; else none."""
+    """The folds over CTAs, if they are all that a kernel does in other CTAs."""
     ops = [op for op in listed(e.fn.body) if op.name in ("roles", "debug_barrier") or "multicast" in op.attrs
            or "sync" in op.define.effects
            and (op.attrs.get("ctas", 1) > 1 or op.name.startswith("cluster_")) and "fills" not in op.define.traits]
@@ -230,7 +230,7 @@ def cluster_sync(e: Emitter) -> None:
 
 @emits("alloc", "barriers", "reuse")
 def _static(e: Emitter, op: Op) -> None:
-    """The allocator lays shared memory out; uses read the op's `offset`."""
+    """Uses read the op's `offset`."""
 
 
 def _unit(e: Emitter) -> str:
@@ -377,12 +377,8 @@ def _return(e: Emitter, op: Op) -> None:
 
 
 def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
-    """How many programs a multiprocessor shall have room for, as a directive: one, where roles share out the registers
-    (setmaxnreg); as many as shared memory has, where the schedule says how many registers a thread needs
-    (`resident_registers`). Few warps that load what they multiply in a loop: 12 warps, unless that spills
-    (`runtime/spills.py`), or ptxas takes so few registers that loads wait for one another. Others none, with which
-    ptxas takes registers as if alone.
-    """
+    """Programs a multiprocessor shall have room for, as a directive: one with setmaxnreg, as many as memory holds where
+    the schedule says so; few warps that load what they multiply: 12, unless that spills (`runtime/spills.py`)."""
     registers = e.fn.attrs.get("resident_registers")
     if registers and shared and not e.fn.attrs.get("maxnreg"):
         room = min(e.target.shared_bytes // (shared + 1024), 2048 // threads, 65536 // (registers * threads))
@@ -397,7 +393,7 @@ def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
 
 
 def _drop_warp(e: Emitter) -> None:
-    """Leave out the shuffle of the warp's index if nothing uses it: the assembler cannot."""
+    """The assembler cannot."""
     warp, lines = e.role.warp, e.p.lines
     if e.role.by_thread and len(re.findall(rf"{warp}\b", "\n".join(lines))) == 1:
         del lines[next(i for i, line in enumerate(lines) if f" {warp}, " in line)]

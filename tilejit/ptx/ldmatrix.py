@@ -63,8 +63,6 @@ def _split(t: Tile, buffer: Buffer) -> Matrices | None:
 
 
 class _Rows:
-    """Where the rows of a tile's matrices lie, a few registers at a time."""
-
     def __init__(self, e: Emitter, t: Tile, buffer: Buffer, base: str, m: Matrices, at: tuple[int, ...] | None):
         assert t.layout is not None
         self.e, self.base, self.count = e, base, m.count

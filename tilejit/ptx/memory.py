@@ -30,11 +30,8 @@ def opcode_of(op: Op, name: str) -> str:
 
 @emits("load")
 def _load(e: Emitter, op: Op) -> None:
-    """Masked-off registers hold `other`, or zero, before the access.
-
-    A load that is `ahead` stays behind what uses the one before: both have one scoreboard, and ptxas moves no load up
-    over `bar.warp.sync`.
-    """
+    """A load that is `ahead` stays behind what uses the one before (they share a scoreboard): none moves up over
+    `bar.warp.sync`."""
     p, t = e.p, elem_of(op.result.type)
     if op.attrs.get("ahead") and e.role.name != "producer":        # where one lane may load
         p("bar.warp.sync", -1)
@@ -95,7 +92,6 @@ _UNREAD = ("add", "max", "min", "and", "or", "xor")
 
 
 def _atom(op: Op) -> str:
-    """The opcode up to the operation: state space, scope, ordering (in the order that Triton writes them)."""
     sem, scope = op.attrs.get("sem") or "acq_rel", op.attrs.get("scope") or "gpu"
     if sem not in _SEMANTICS or scope not in _SCOPES:
         raise CompilationError(f"{op.name}: sem is one of {_SEMANTICS} and scope of {_SCOPES}; "
@@ -119,9 +115,7 @@ def _suffix(op: Op, kind: str, t: DType) -> str:
 
 
 def _reductions(e: Emitter, op: Op, suffix: str) -> None:
-    """Atomics of which nobody reads the old values, by vectors where `vec` says so. One fence before all of them
-    releases: as parts of the atomics each would wait for the one before.
-    """
+    """Atomics whose old values nobody reads, in vectors; one fence releases them all."""
     sem, scope, vec = op.attrs.get("sem") or "acq_rel", op.attrs.get("scope") or "gpu", op.attrs.get("vec", 1)
     if sem in ("release", "acq_rel"):
         e.p(f"fence.acq_rel.{scope}")
@@ -143,7 +137,6 @@ def _reductions(e: Emitter, op: Op, suffix: str) -> None:
 
 @emits("atomic_rmw")
 def _atomic_rmw(e: Emitter, op: Op) -> None:
-    """One per element, done by one of its holders. Masked-off elements give 0."""
     p, t, kind, atom = e.p, op.operands[1].dtype, op.attrs["kind"], _atom(op)
     if op.result not in e.uses and kind in _UNREAD and not (t.is_float and kind != "add") \
             and len(e.get(op.operands[0])) > 1:
@@ -175,12 +168,8 @@ def _atomic_rmw(e: Emitter, op: Op) -> None:
 
 
 def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str | None, value: str) -> None:
-    """By integer atomics on their bits.
-
-    Floats without a sign order as signed integers do, those with one inversely as unsigned ones: max(x, v) is the
-    signed maximum for v >= +0 and the unsigned minimum for v <= -0; min the other way round. A NaN operand loses (it is
-    taken as the infinity that changes nothing); one in memory may stay.
-    """
+    """By integer atomics on their bits: order is that of signed integers, or inversely of unsigned ones. NaN operands
+    lose."""
     p, t, kind = e.p, op.operands[1].dtype, op.attrs["kind"]
     if t.bits < 32:
         end = "; the tensor's rows end within 16 bytes, which TMA would write as a whole: pad them, or" \
@@ -238,11 +227,7 @@ def _atomic_cas(e: Emitter, op: Op) -> None:
 
 
 def _each_once(e: Emitter, op: Op, values: list[Value], mask: Value | None, one: Callable[..., None]) -> None:
-    """Call one(out, pointer, predicate, *values) for every element this thread is the first to hold, and give the old
-    values to all holders.
-
-    An atomic on a scalar is the whole program's: with release semantics all its threads come first.
-    """
+    """Call one(out, pointer, predicate, *values) for elements this thread holds first; all get the old values."""
     t, alone = op.result.type, op.attrs.get("alone")
     used = op.result in e.uses
     if not isinstance(t, Tile) and not alone and (used or (op.attrs.get("sem") or "acq_rel") in ("release", "acq_rel")):

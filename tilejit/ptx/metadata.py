@@ -62,14 +62,13 @@ class KernelMetadata:
     num_stages: int
     cluster: tuple[int, int, int] = (1, 1, 1)
     target: str = "sm_90a"
-    #: may be started before the kernel ahead of it has ended: it waits by itself ("even": if its programs get
-    #: multiprocessors evenly all the same)
+    #: may start before the kernel ahead has ended ("even": if its programs get multiprocessors evenly)
     pdl: bool | str = False
     cooperative: bool = False            # all programs of a grid must run at once
     programs: int = 1                    # of a CTA, along the grid's first axis
     mergeable: int = 1                   # how many could be one CTA's, by the option `programs_per_cta`
-    #: (argument, elements of a tile, of 16 bytes, warps at most): the row that the argument is the length of would be
-    #: kept in registers if it were known how long it is (`passes/odd_rows.py`)
+    #: (argument, elements of a tile, of 16 bytes, warps at most) of a row whose length should be known
+    #: (`passes/odd_rows.py`)
     spanned: tuple[str, int, int, int, tuple[int, ...]] | None = None
     #: CTAs walk over programs, a multiple of so many on from one to the next (0: they do not)
     walks: int = 0

@@ -16,9 +16,7 @@ from tilejit.ptx.wgmma import NAMES
 
 @emits("dot", "dot_mma")
 def _dot(e: Emitter, op: Op) -> None:
-    """One mma.sync per (k step, 16 rows, 8 columns). Products of one k step go to different accumulators: none waits
-    for another. K shorter than a step is filled up with zeros.
-    """
+    """Products of one k step go to different accumulators: none waits for another. Short K is filled with zeros."""
     va, vb, acc = op.operands
     tc = acc.tile
     assert tc.layout is not None and isinstance(tc.elem, DType)
@@ -69,9 +67,7 @@ def _f64_of_eight_rows(e: Emitter, d: list[str], a: list[str], b: list[str], c: 
 
 
 class _Halves:
-    """A product into sums of fp16, which the instruction takes two to a register. What one step of K gave stays packed
-    for the next.
-    """
+    """fp16 sums, two to a register, packed between steps of K."""
 
     def __init__(self, multiply: Callable[..., None]):
         self.multiply = multiply
@@ -86,7 +82,7 @@ class _Halves:
 
 @lru_cache(maxsize=64)
 def _fragments(layout: LinearLayout) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """Where each m16n8 fragment starts, and its registers: some several times where the tile is smaller."""
+    """Some registers several times where the tile is smaller."""
     place = {at: i for i, at in enumerate(layout.registers())}
     m, n = layout.shape[-2:]
     starts = dict.fromkeys((*at[:-2], at[-2] // 16 * 16, at[-1] // 8 * 8) for at in place)

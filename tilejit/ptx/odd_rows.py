@@ -18,9 +18,7 @@ _FIRST, _NONE = 16, 1 << 30
 
 @dataclass
 class _Ends:
-    """Where a row begins and ends for threads. `ahead`, `left`: how far a thread's first element is behind the row's
-    first one, and how far its end is behind that.
-    """
+    """How far a thread's first element is behind the row's first (`ahead`), and its end behind that (`left`)."""
 
     e: Emitter
     layout: LinearLayout
@@ -45,9 +43,7 @@ class _Ends:
         return p.new("pred", "setp.ge.s32", p.new("b32", "sub.s32", self.ahead, before) if before else self.ahead, -at)
 
     def goes_on(self, at: int, count: int, behind: str = "") -> str | None:
-        """Predicate: the row has `count` elements of a thread from `at` on, and so many more `behind`; None where it
-        surely does.
-        """
+        """Predicate: the row has `count` elements from `at` on, and `behind` more; None: surely."""
         if at + self.most + count <= self.whole:
             return None
         p = self.e.p

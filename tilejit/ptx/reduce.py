@@ -1,6 +1,4 @@
-"""Reductions: registers are folded pairwise, then lanes that differ in one bit by shuffles, then warps through shared
-scratch; every thread that took part holds the result.
-"""
+"""Reductions: registers fold pairwise, lanes by shuffles, warps through scratch; all hold the result."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -107,10 +105,7 @@ def _across_lanes(e: Emitter, op: Op, columns: list[list[str]], bit: int) -> lis
 
 
 def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int]) -> list[list[str]]:
-    """Every warp writes its partial results and reads those of the warps it combines with. Of neighbouring lanes with
-    copies one writes. Of 32 warps' each lane reads one, and lanes fold them: 16 bytes for all lanes would take four
-    cycles.
-    """
+    """One of the copies writes. Of 32 warps' each lane reads one: 16 bytes for all would take four cycles."""
     p = e.p
     t, layout = op.operands[0].tile, op.operands[0].layout
     warps, count, low = layout.in_size("warp"), len(columns), copies_beside(t, op.attrs["axis"])

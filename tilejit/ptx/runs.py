@@ -37,7 +37,6 @@ def _tiles(op: Op) -> bool:
 
 
 def _joins(e: Emitter, op: Op) -> bool:
-    """Elementwise on tiles of an even number of registers, all of them needed, or a rename before a TMA store."""
     if "permutes" in op.define.traits and op.operands[0] in e.run:
         return _sunk(op.operands[0]) and _sunk(op.result)
     traits = op.define.traits
@@ -133,7 +132,7 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
 
 
 def _pinned(e: Emitter, leaves: dict[Value, list[str]]) -> dict[Value, list[str]]:
-    """The leaves, with fp32 constants in registers that depend on the time: x * x + x is even."""
+    """fp32 constants that depend on the time: x * x + x is even."""
     p, out = e.p, dict(leaves)
     constants = [v for v in leaves if isinstance(v.op, Op) and v.op.name == "const" and elem_of(v.type) == fp32]
     if constants:

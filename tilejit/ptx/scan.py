@@ -1,6 +1,4 @@
-"""Scans: along the bits of the axis, low to high, in registers and across lanes by shuffles; across warps by the totals
-of what warps scanned alone, through scratch.
-"""
+"""Scans: along the axis's bits, low to high, in registers and by shuffles; across warps by totals, through scratch."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -18,8 +16,6 @@ from tilejit.ptx.reduce import combine, separate
 
 @dataclass(frozen=True)
 class _Bits:
-    """Some bits of an axis: which bits of the register's, lane's and warp's index they are."""
-
     register: int = 0
     lane: int = 0
     warp: int = 0
@@ -52,10 +48,7 @@ def _scan(e: Emitter, op: Op) -> None:
 
 
 def _scan_step(e: Emitter, op: Op, where: list[tuple[str, int]], columns: list[list[str]]) -> list[list[str]]:
-    """The step of the bit that is last in `where` (Sklansky, 'Conditional-sum addition logic', 1960): every element
-    that has it set takes the element that has it clear and all lower bits set, which is the fold of its half already;
-    from the end, set and clear change places.
-    """
+    """Each element with the bit set takes the one with it clear and lower bits set (Sklansky, 1960)."""
     p, reverse = e.p, op.attrs["reverse"]
     (place, bit), below = where[-1], _Bits.of(where[:-1])
     own, source = _Bits.of(where[-1:]), below if not reverse else _Bits.of(where[-1:])
@@ -79,9 +72,7 @@ def _scan_step(e: Emitter, op: Op, where: list[tuple[str, int]], columns: list[l
 
 def _by_totals(e: Emitter, op: Op, layout: LinearLayout, low: list[tuple[str, int]], high: list[tuple[str, int]],
                columns: list[list[str]]) -> list[list[str]]:
-    """Elements scanned along the low bits, and what is before them along the high ones: whoever has the last element of
-    a chunk (the low bits) writes it to scratch; every thread folds those of the chunks of its columns.
-    """
+    """Whoever has a chunk's last element writes it to scratch; all fold those of their columns."""
     reverse, elems = op.attrs["reverse"], [elem_of(v.type) for v in op.operands]
     inner, outer = _Bits.of(low), _Bits.of(high)
     end = _Bits() if reverse else inner
@@ -143,9 +134,7 @@ def _both(e: Emitter, tests: list[tuple[str, int, int]]) -> str:
 
 
 def _addresses(e: Emitter, op: Op, place: tuple[str, str], shape: tuple[int, int, int]) -> list[tuple[str, int, int]]:
-    """A lane's totals in scratch, by rows: for each operand a register, an offset, and how many neighbours are a
-    vector; vectors of a lane are 32 apart. shape: rows, columns, warps.
-    """
+    """A lane's totals: a register, an offset, how many neighbours are a vector, 32 apart."""
     (lane, warp), (rows, count, warps) = place, shape
     out, offset = [], op.attrs["scratch"]
     for v in op.operands:

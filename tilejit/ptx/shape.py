@@ -38,7 +38,6 @@ def _part(e: Emitter, op: Op) -> None:
 
 @emits("arange")
 def _arange(e: Emitter, op: Op) -> None:
-    """start + (thread part ^ register part); the xor is an addition where their bits are disjoint."""
     layout, p = op.result.layout, e.p
     thread = e.thread_coord(layout, 0)
     thread_bits = 0

@@ -105,7 +105,6 @@ class Steps:
         return None
 
     def _range(self, op: Op) -> list[Step] | None:
-        """Where threads and registers choose different bits of the coordinates."""
         layout: LinearLayout = op.result.layout
         threads = sum({b for name in ("lane", "warp") for (b,) in layout.bases_of(name)})
         numbers = [n for (n,) in layout.registers()]
@@ -130,7 +129,6 @@ class Steps:
                 for (a, m, some), (b, n, others) in zip(left, right)]
 
     def _multiples(self, op: Op) -> list[Step] | None:
-        """Of a scalar, where the other factor's registers are a number apart."""
         for v, by in (op.operands, op.operands[::-1]):
             scalar, found = _scalar(by), self.of(v)
             if scalar is not None and elem_of(by.type).bits == 64 and not any(far for *_, far in found):
@@ -174,7 +172,6 @@ def _counts(v: Value) -> bool:
 
 
 def _signed(v: Value) -> bool:
-    """Numbers below zero are far away in unsigned types."""
     t = elem_of(v.type)
     return isinstance(t, Ptr) or t.is_signed
 

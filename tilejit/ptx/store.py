@@ -17,10 +17,7 @@ from tilejit.ptx.tma import block_dim, box_of, coordinates, in_blocks, pieces, w
 
 @emits("tma_store")
 def _tma_store(e: Emitter, op: Op) -> None:
-    """Piece by piece: wait until the slot's last store was read, stage, fence, meet, one thread stores.
-
-    With several `stripes` every warpgroup does that for its own.
-    """
+    """Piece by piece: wait for the slot's last store, stage, fence, meet, one thread stores; each stripe by itself."""
     p = e.p
     desc, value, ring, *offsets = op.operands
     tile, buffer, size, axis, stripes = value.type, ring.type, *(op.attrs[n] for n in ("size", "axis", "stripes"))
@@ -138,9 +135,7 @@ def warpgroup_leader(e: Emitter) -> str:
 
 def _stage(e: Emitter, tile: Tile, regs: list[str], buffer: Buffer, base: str, shift: int,
            bases: dict[int, str]) -> None:
-    """Write one piece into the slot at base + shift, by stmatrix where it fits. `bases`: addresses at `base`, which
-    slots share.
-    """
+    """By stmatrix where it fits; `bases`: addresses that slots share."""
     layout = tile.layout
     assert layout is not None
     local, owner = piece_layout(layout, buffer.shape), e.owner(layout)
@@ -160,9 +155,7 @@ def stmatrix_fits(layout: LinearLayout, buffer: Buffer) -> bool:
 
 def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str], base: str, shift: int,
               bases: dict[int, str], owner: str | None) -> None:
-    """Eight registers (a 16x16 block) per stmatrix.x4; lane L supplies row L%8 of matrix L/8. Whole warps store or do
-    not: their lanes hold different elements.
-    """
+    """Lane L supplies row L%8 of matrix L/8; whole warps store or do not."""
     p, rows, across = e.p, layout.bases_of("warp"), turned(layout)
     key = (layout, buffer, "stmatrix")
     if key not in e.role.known.addresses:
@@ -183,7 +176,6 @@ def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str],
 
 @emits("store_wait")
 def _store_wait(e: Emitter, op: Op) -> None:
-    """Every thread that may have stored waits; then all of the role know (with `read`, a `role_sync` may follow)."""
     if op.attrs.get("read"):
         stored = warpgroup_leader(e) if e.role.warps > 4 else e.p.new("pred", "setp.eq.u32", e.role.tid, 0)
         e.p("cp.async.bulk.wait_group.read", 0, pred=stored)

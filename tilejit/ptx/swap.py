@@ -84,7 +84,6 @@ def _kept(e: Emitter, t: Tile, mine: str, other: str, greater: bool, side: str) 
 
 
 def _changes(e: Emitter, t: Tile, a: str, b: str, side: str) -> str:
-    """Predicate: a > b, or where `side`, a < b (of integers a <= b)."""
     if not side:
         return comparison(e, t.elem, "gt")(a, b)
     if not t.elem.is_float:                                                       # type: ignore[union-attr]
@@ -95,7 +94,6 @@ def _changes(e: Emitter, t: Tile, a: str, b: str, side: str) -> str:
 
 
 def _whole(t: Tile) -> bool:
-    """Whether minima and maxima are one instruction each: integers of 32 bits."""
     return t.elem.bits == 32 and not t.elem.is_float                              # type: ignore[union-attr]
 
 

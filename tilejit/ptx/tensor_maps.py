@@ -114,7 +114,7 @@ def written_map(e: Emitter, op: Op) -> str:
 
 @emits("tensor_maps")
 def _tensor_maps(e: Emitter, op: Op) -> None:
-    """Done before the roles start (`take_place`) and at the end (`give_back`)."""
+    """Done where roles start and at the end."""
 
 
 def take_place(e: Emitter) -> None:
@@ -153,7 +153,6 @@ def take_place(e: Emitter) -> None:
 
 
 def _each(e: Emitter) -> int:
-    """Places for the CTAs of one multiprocessor: a power of two."""
     shared, threads = e.fn.attrs["shared_bytes"], e.fn.attrs["num_threads"]
     most = max(1, min(32, 2048 // threads, (e.target.shared_bytes + 1024) // (shared + 1024)))
     return 1 << (most - 1).bit_length()
@@ -178,7 +177,7 @@ def _fixed(e: Emitter, op: Op, form: Form, place: str, at: int, zero: str) -> No
 
 @emits("write_desc")
 def _write_desc(e: Emitter, op: Op) -> None:
-    """An empty tensor has one element somewhere else instead."""
+    """An empty tensor has one element elsewhere."""
     p, w = e.p, e.written
     assert w is not None
     forms = w.of(op.result)

@@ -22,9 +22,7 @@ from tilejit.ptx.widen import in_pairs
 
 
 def tma_box(buffer: Buffer) -> tuple[int, ...]:
-    """The box of one TMA instruction for a slot: one span wide, and as many rows as follow one another there: 1 along
-    dimensions slower than one that it does not fill.
-    """
+    """The box of a TMA instruction: one span wide, as many rows as follow one another."""
     fastest, *others = buffer.order
     box = {fastest: span_elements(buffer)}
     whole = True
@@ -74,9 +72,7 @@ def box_of(e: Emitter, op: Op, desc: Value, buffer: Buffer) -> tuple[int, ...]:
 
 
 def pieces(buffer: Buffer, shape: tuple[int, ...], box: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
-    """The TMA instructions that fill a slot, or its first part of some shape: (coordinates of the box in the slot, byte
-    offset).
-    """
+    """The TMA instructions that fill a slot: (box's coordinates, byte offset)."""
     steps = [range(0, s, b) for s, b in zip(shape, box)]
     return [(c, slot_offset(buffer, c)) for c in product(*steps)]
 
@@ -146,9 +142,6 @@ def wait_phase(e: Emitter, address: str, parity: str, pred: str | None = None) -
 
 @emits("mbar_landed")
 def _mbar_landed(e: Emitter, op: Op) -> None:
-    """Slots before the ticket's have been filled in this round, the others in the one before: phases of a fill's parity
-    and of the other one.
-    """
     barrier, slot, parity = op.operands
     here, now, before = e.scalar(slot), e.p.new("b32", "xor.b32", e.scalar(parity), 1), e.scalar(parity)
     for s in range(barrier.barrier.slots):
@@ -159,7 +152,6 @@ def _mbar_landed(e: Emitter, op: Op) -> None:
 
 @emits("mbar_arrive")
 def _mbar_arrive(e: Emitter, op: Op) -> None:
-    """`per`: every thread, one lane of every warp, or one thread of every warpgroup."""
     p = e.p
     if op.attrs["per"] == "thread":
         p("mbarrier.arrive.shared::cta.b64", "_", barrier_address(e, *op.operands[:2]), pred=_pred(e, op, 2))
@@ -204,7 +196,7 @@ def _have_read(e: Emitter, pred: str | None) -> str | None:
 
 
 def _arrive_everywhere(e: Emitter, op: Op, thread: str, pred: str | None) -> None:
-    """Thread i of the unit arrives in CTA i, at the default scope: .cluster would be a full memory barrier."""
+    """Thread i arrives in CTA i; .cluster would be a full memory barrier."""
     p = e.p
     some = p.new("pred", "setp.lt.u32", thread, op.attrs["ctas"])
     if pred:
@@ -312,7 +304,6 @@ def _row_view(e: Emitter, op: Op) -> None:
 
 
 def _apart(view: Value) -> bool:
-    """Whether a view may begin between multiples of 16 bytes."""
     return isinstance(view.op, Op) and view.op.attrs.get("below", 16) < 16
 
 
@@ -356,7 +347,7 @@ def _local_load(e: Emitter, op: Op) -> None:
 
 
 def _note_reads(e: Emitter, tile: Tile, regs: list[str]) -> None:
-    """One register of every access, which may be of 16 bytes where elements lie side by side."""
+    """One register of every access."""
     assert tile.layout is not None
     d = len(tile.shape) - 1
     many = max(1, min(tile.layout.contiguous_registers(d), 16 // element_bytes(tile)))

@@ -51,10 +51,7 @@ class Operand:
 
 @emits("pend")
 def _pend(e: Emitter, op: Op) -> None:
-    """Give the accumulator its own registers, which then never move; a product from `zero` fills them. Sums of fp16 are
-    two to a register until they are waited for. What a loop carries only for this product stays where it is: the
-    assembler would copy it to and fro where registers are scarce.
-    """
+    """The accumulator's own registers, which never move; what a loop carries only for it stays."""
     t = op.operands[0].type
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
     if t.elem.bits == 32 and _is_carried_for(e, op):
@@ -80,9 +77,7 @@ def _is_carried_for(e: Emitter, pend: Op) -> bool:
 
 @lru_cache(maxsize=64)
 def _instructions(layout: LinearLayout) -> tuple[int, tuple[tuple[int, int, tuple[int, ...]], ...]]:
-    """N of the instruction, and for each 64-row slice and n tile of a warpgroup's accumulator its first row and column,
-    and its registers in the instruction's order.
-    """
+    """N of the instruction; of each slice and n tile the first row and column, and registers in order."""
     place = {at: i for i, at in enumerate(layout.registers())}
     rows = sorted({row // 64 * 64 for row, _ in place})
     eights = sorted({column // 8 * 8 for _, column in place})
@@ -94,7 +89,6 @@ def _instructions(layout: LinearLayout) -> tuple[int, tuple[tuple[int, int, tupl
 
 @emits("dot_async")
 def _dot_async(e: Emitter, op: Op) -> None:
-    """Fence, one wgmma per (k step, 64-row slice, n tile), commit."""
     p = e.p
     va, vb, acc = op.operands
     assert isinstance(va.type, (Buffer, Tile)) and isinstance(vb.type, Buffer) and isinstance(acc.type, Pending)
@@ -139,10 +133,7 @@ def _in_place(e: Emitter, base: str, a: Operand) -> Callable[[int, int], str]:
 
 
 def _fragments(e: Emitter, a: Value) -> Callable[[int, int], str]:
-    """The four 32-bit registers of a first operand's block at (m, k).
-
-    PTX ISA, wgmma, register fragments of A: rows 0 and 8 of the thread's, then the same half of K further.
-    """
+    """Register fragments of A (PTX ISA, wgmma): rows 0 and 8, then half of K further."""
     tile, p = a.type, e.p
     assert isinstance(tile, Tile) and isinstance(tile.elem, DType) and tile.layout is not None
     pack = 4 // tile.elem.bytes
