@@ -9,7 +9,9 @@ from tilejit.ir.core import Edge, Op, Value, edge_of, loop_around, walk
 
 @dataclass(frozen=True)
 class Ahead:
-    """How operands of loads are computed for another iteration."""
+    """How to compute operands of loads for another iteration: what the loop carries for them, the ops that make them,
+    and the ops that carry those values on.
+    """
 
     carried: tuple[Edge, ...]
     ops: list[Op]

@@ -6,7 +6,8 @@ from tilejit.ir.types import DType, elem_of
 
 
 def bounds(v: Value, depth: int = 10, known: dict[tuple[Value, int], tuple[int, int]] | None = None) -> tuple[int, int]:
-    """The least and the greatest that an element of an integer value can be. `known`: of values met before."""
+    """The least and the greatest that any element of an integer value can be; sums and products that may wrap can be
+    anything of their type. `known`: the same of values, to a depth, that are met again."""
     known = {} if known is None else known
     if (v, depth) in known:
         return known[v, depth]
@@ -23,6 +24,7 @@ def bounds(v: Value, depth: int = 10, known: dict[tuple[Value, int], tuple[int, 
 
 def _range_of(op: Op, depth: int, whole: tuple[int, int], known: dict[tuple[Value, int], tuple[int, int]],
               ) -> tuple[int, int]:
+    """What an op gives if nothing wraps; `whole`: what is known of any value of its type."""
     def of(at: int) -> tuple[int, int]:
         t = elem_of(op.operands[at].type)
         return bounds(op.operands[at], depth, known) if type(t) is DType and t.kind != "float" else whole
@@ -48,6 +50,7 @@ def _range_of(op: Op, depth: int, whole: tuple[int, int], known: dict[tuple[Valu
 
 
 def _of_counter(v: Value, depth: int, whole: tuple[int, int]) -> tuple[int, int]:
+    """What a loop's counter is, from one end to before the other, up or down; nothing is known of other arguments."""
     loop = v.op.parent if isinstance(v.op, Block) else None
     if loop is None or loop.name != "for" or v.index:
         return whole
@@ -58,6 +61,7 @@ def _of_counter(v: Value, depth: int, whole: tuple[int, int]) -> tuple[int, int]
 
 
 def _of_bits(name: str, a: tuple[int, int], b: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
+    """Quotients towards zero, remainders with the dividend's sign, shifts that floor, common bits, either's bits."""
     if name == "and":
         ends = [y for x, y in (a, b) if x >= 0]
         return (0, min(ends)) if ends else whole

@@ -144,8 +144,11 @@ class Block:
 
 
 class Function:
-    """A kernel: `body.args` are its parameters, `arg_attrs[i]` what is known of each; `attrs` has what passes
-    decide."""
+    """A kernel: `body.args` are its parameters, `arg_attrs[i]` what is known of each (`divisible`: 16, `nonnegative`:
+    true).
+
+    `attrs` holds num_warps, num_stages and what passes decide.
+    """
 
     __slots__ = ("name", "body", "arg_attrs", "attrs", "loc")
 

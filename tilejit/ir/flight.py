@@ -21,7 +21,9 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class Flight:
-    """One product: its age, the names of its sums and of the slots it reads, values whose registers it reads."""
+    """One product: how many groups were committed since, the names here of its sums and of the slots (buffer, slot)
+    that it reads, and the values in whose registers its first operand is.
+    """
 
     dot: Op
     age: int
@@ -73,7 +75,7 @@ def issued(dot: Op) -> Flight:
 
 
 class _Walker:
-    """Follows control flow, loops until nothing changes."""
+    """Follows control flow; repeats loops until what is in flight at their beginnings stays the same."""
 
     def __init__(self, visit: Visit):
         self.visit = visit
@@ -111,6 +113,7 @@ class _Walker:
                        for end, region in zip(ends, op.regions)))
 
     def _for(self, op: Op, state: Flights) -> Flights:
+        """A loop of one block, which may be passed by, or of two, left behind the first."""
         (first, *second), ways = op.regions, edges(op)
         inner = {v for x in whole(op)[1:] for v in x.results} | {v for region in op.regions for v in region.args}
         head = start = _named(state, [(way.init, way.args[0]) for way in ways])
@@ -133,8 +136,9 @@ class _Walker:
 
 
 def follow(fn: Function, visit: Visit) -> None:
-    """Call `visit(op, products in flight before it)` for every op; in loops several times, last with all of them. It
-    may set `pending`."""
+    """Call `visit(op, products in flight before it)` for every op outside of regions of folds; several times in loops,
+    the last time with all that may be in flight. `visit` may set the `pending` of a wait.
+    """
     _Walker(visit).block(fn.body, {})
 
 
@@ -181,7 +185,8 @@ def overwritten(op: Op, x: Flight) -> bool:
 
 
 def needs(op: Op, rings: Mapping[Value, str], state: Flights) -> list[Flight]:
-    """The products that must have retired before an op."""
+    """The products that must have retired before an op: it gives back their slots, or writes their registers or memory.
+    """
     if not state:
         return []
     if op.name == "mbar_arrive":

@@ -41,7 +41,10 @@ def constant(value: float | bool, t: Scalar) -> Array:
 
 
 def _to_odd_fp32(x: Array) -> Array:
-    """Rounded to odd, so that rounding again to 16 or 8 bits is exact (Boldo and Melquiond, IEEE TC 2008)."""
+    """float64 to float32, rounded to odd, so that a second rounding to 16 or 8 bits is exact.
+
+    Boldo and Melquiond, 'Emulation of FMA and correctly rounded sums' (IEEE TC 2008).
+    """
     f = x.astype(np.float32)
     back = f.astype(np.float64)
     even = (f.view(np.uint32) & 1) == 0
@@ -76,7 +79,7 @@ def round_to(x: Array, t: DType, rounding: str = "rne") -> Array:
 
 
 def _tf32_nearest(x: Array) -> Array:
-    """Ties away from zero."""
+    """cvt.rna.tf32.f32: nearest with ties away from zero, 10 mantissa bits kept."""
     bits = x.view(np.uint32)
     rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(x), rounded, x)
@@ -207,8 +210,10 @@ def matmul(a: Array, b: Array, acc: Array, ta: DType, t_acc: DType, precision: s
         return round_to(np.matmul(a.astype(np.float64), b.astype(np.float64)) + total, t_acc)
 
 
-#: Precisions of fp32 by parts: their type, and which are multiplied, smallest first (Ootomo and Yokota, arXiv
-#: 2203.03341; Henry, Tang and Heinecke, arXiv 1904.06376).
+#: Precisions of fp32 products that multiply parts of each number: the parts' type, and which parts are multiplied, the
+#: smallest products first (Ootomo and Yokota, 'Recovering single precision accuracy from Tensor Cores while surpassing
+#: the FP32 theoretical peak performance', arXiv 2203.03341; Henry, Tang and Heinecke, 'Leveraging the bfloat16
+#: Artificial Intelligence Datatype For Higher-Precision Computations', arXiv 1904.06376).
 PARTS: dict[str, tuple[str, tuple[tuple[int, int], ...]]] = {
     "tf32x3": ("tf32", ((1, 0), (0, 1), (0, 0))),
     "bf16x3": ("bf16", ((1, 0), (0, 1), (0, 0))),
@@ -217,7 +222,10 @@ PARTS: dict[str, tuple[str, tuple[tuple[int, int], ...]]] = {
 
 
 def split_parts(x: Array, elem: str, count: int) -> list[Array]:
-    """fp32 numbers as sums of `count` narrower ones, largest first, as float64."""
+    """fp32 numbers as sums of `count` numbers of a narrower type, largest first, as float64.
+
+    A part of tf32 is what tensor cores read of a number; one of bf16 is the nearest.
+    """
     parts = []
     for _ in range(count):
         part = tf32_truncate(x) if elem == "tf32" else x.astype(np_dtype(DTYPES[elem])).astype(np.float32)

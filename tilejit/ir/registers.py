@@ -1,4 +1,9 @@
-"""How many registers a thread needs at once, from the layouts of the tiles that are alive."""
+"""How many registers a thread needs at once, from the layouts of the tiles that are alive.
+
+Values inside a run of elementwise ops (`ptx/runs.py`) take none, and results take the place of operands used for the
+last time. Other names of registers, constants and scalars count nothing; first operands that products read from
+registers stay until the product's sums are used.
+"""
 from __future__ import annotations
 
 from collections.abc import Container
@@ -24,7 +29,9 @@ def root(v: Value) -> list[Value]:
 
 
 def peak(body: Block, elsewhere: Container[Value] = ()) -> int:
-    """The most registers that tiles take in a loop's body; `elsewhere`: values from outside not counted."""
+    """The most registers that tiles take at once in a loop's body: its own, what it carries, and those from outside but
+    for `elsewhere`.
+    """
     steps = [step for step in _runs(body) if step]
     at = {op: i for i, step in enumerate(steps) for op in step}
     ends: dict[Value, int] = {}              # value -> the step of its last use

@@ -1,6 +1,8 @@
 """Scheduled functions in the evaluator: roles, mbarriers and rings of shared memory, one program after another.
 
-Each group of a role is a Python thread; one runs until it waits. The CTAs of a cluster are one program.
+Each group of warps of a role is a Python thread; one runs at a time, until it waits for a phase that is not complete.
+So the evaluator shows whether a schedule's order is possible and its numbers are right. The CTAs of a cluster are one
+program: a buffer holds what all have.
 """
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Barriers:
 
 
 class Ring:
-    """Slots of shared memory."""
+    """Slots of shared memory. Before roles are written there are as many as are `filled`, and they are `awaited` in
+    that order.
+    """
 
     def __init__(self, name: str, shape: tuple[int, ...], private: bool):
         self.name, self.shape, self.private = name, shape, private
@@ -50,7 +54,9 @@ class Ring:
 
 @dataclass(frozen=True)
 class View:
-    """A slot, read when it is used; `part` (first, end) is some of a row."""
+    """A slot, read when it is used; `order` permutes its dimensions, `part` (first, end) is some of a row. KeyError for
+    one that nothing has filled.
+    """
 
     ring: Ring
     key: tuple[int, int]
@@ -73,7 +79,9 @@ class View:
 
 @dataclass
 class Role:
-    """Who runs: `warps` of a role's `group`."""
+    """Who runs: `warps` of a role's `group`; `shared`: private buffers exist once for each group; `elected`: its region
+    of one thread runs.
+    """
 
     warps: int
     group: int = 0

@@ -1,4 +1,6 @@
-"""How much shared scratch ops need."""
+"""How much shared scratch ops need. Sizes are of a thread group as layouts have it: a register of each lane of each
+warp that a value takes.
+"""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

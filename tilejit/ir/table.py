@@ -153,7 +153,7 @@ class OpDef:
 
 
 class _Table(dict[str, OpDef]):
-    """Filled when somebody first asks for a missing one."""
+    """Op name -> definition, filled by `tilejit.ir.ops` when somebody first asks for a missing one."""
 
     def __missing__(self, name: str) -> OpDef:
         import tilejit.ir.ops  # noqa: F401

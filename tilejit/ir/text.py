@@ -160,7 +160,7 @@ def parse_function(text: str) -> Function:
 
 
 class _Parser:
-    """Recursive descent; `scopes` maps printed names to values."""
+    """Recursive descent over the characters of the text; `scopes` maps printed names to values."""
 
     def __init__(self, text: str):
         self.s, self.pos = text, 0

@@ -59,7 +59,7 @@ class DType(Predicates):
         return self.name
 
     def __reduce__(self) -> str:
-        """Copies and pickles are this object."""
+        """Copies and pickles are this object: its name is a variable of this module."""
         return self.name
 
 
@@ -182,7 +182,9 @@ class Desc:
         return f"desc<{self.elem}[{'x'.join(map(str, self.block_shape))}]{tail}>"
 
     def ahead_of(self, rank: int) -> int | None:
-        """Dimensions of size 1 ahead of a tile's of this rank; None where the tile has merged some."""
+        """How many dimensions of size 1 a block has ahead of a tile's of this rank; None for others, which the tile has
+        merged.
+        """
         ahead = len(self.block_shape) - rank
         return ahead if all(n == 1 for n in self.block_shape[:max(0, ahead)]) else None
 
@@ -249,7 +251,9 @@ class Pending:
 
 
 def odd_size(shape: tuple[int, ...], axis: int) -> bool:
-    """Whether a size that is no power of two may be a block's: a multiple of 16 up to 512, or split."""
+    """Whether a size that is no power of two may be one of a block: a multiple of 16 up to 512, alone or with the next
+    sizes, into which one was split.
+    """
     return any(n % 16 == 0 and n <= 512 for n in accumulate(shape[axis:], mul))
 
 

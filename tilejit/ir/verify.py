@@ -51,6 +51,7 @@ def _in_flight(fn: Function) -> None:
 
 
 def _ordered(block: Block) -> None:
+    """Every `order_wait` has its `order_arrive` in the same block: all warpgroups have equally many."""
     mine: Op | None = None
     for op in block.ops:
         if op.name == "order_wait":
@@ -77,6 +78,7 @@ class _Broken(Exception):
 
 
 def _alike(a: Type, b: Type) -> bool:
+    """Whether types are equal but for what passes decide (layouts, TMA)."""
     if type(a) is Tile and type(b) is Tile:
         return a.shape == b.shape and a.elem == b.elem
     if isinstance(a, Pending) and isinstance(b, Pending):

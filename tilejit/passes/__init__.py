@@ -69,6 +69,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
 
 
 def _contents(fn: Function) -> list[tuple]:
+    """All that a pass may change: ops in order, operands and attributes, where blocks end."""
     return [(op, op.parent, *op.operands, *op.attrs.items()) for op in listed(fn.body)]
 
 

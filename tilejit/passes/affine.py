@@ -48,7 +48,9 @@ def number(n: int) -> Poly:
 
 @dataclass(frozen=True)
 class Wrap:
-    """An index modulo `size`, or replaced from there on."""
+    """An index that is taken modulo `size`, or replaced by another one from there on: below `size`, as far as it is not
+    negative, it is the index.
+    """
 
     start: Poly
     size: Poly
@@ -87,7 +89,7 @@ class Address:
 
 @dataclass(frozen=True)
 class _Carried:
-    """What a counted loop carries: at first, handed on; the counter's way and steps."""
+    """What a counted loop carries: at first, as it is handed on; how far the counter has come, and by which steps."""
 
     init: Value
     end: Value

@@ -43,7 +43,9 @@ def power(n: int) -> int:
 
 def vector_width(ptr: AxisInfo, elem_bytes: int, mask: AxisInfo | None = None,
                  dim: int | None = None) -> int:
-    """Elements of an aligned access of at most 16 bytes along `dim` (default: the most contiguous one)."""
+    """Elements that one aligned access of at most 16 bytes may cover along `dim` (default: the most contiguous one, the
+    last of equals).
+    """
     if dim is None:
         dim = max(range(ptr.rank), key=lambda d: (ptr.contiguity[d], d))
     run = min(ptr.contiguity[dim], max(1, 16 // elem_bytes))
@@ -87,7 +89,9 @@ class Facts(dict[Value, AxisInfo]):
 
 
 def _promises(fn: Function) -> dict[Value, tuple[bool, int]]:
-    """Of scalars in an `assume` in their own block (elsewhere a condition may guard it)."""
+    """Of scalars that an `assume` speaks of, in the block that defines them (elsewhere a condition may guard it): are
+    they not negative, what divides them.
+    """
     found: dict[Value, tuple[bool, int]] = {}
 
     def note(block: Block | None, cond: Value) -> None:
@@ -188,6 +192,7 @@ def _pointwise(op: Op, known: list[AxisInfo], r: Value) -> AxisInfo:
 
 def _carry(inits: list[AxisInfo], step: Callable[[list[AxisInfo]], list[AxisInfo]],
            args: list[Value]) -> list[AxisInfo]:
+    """The greatest facts that hold on entry and are kept by every iteration."""
     state = inits
     for _ in range(_FIXPOINT_ROUNDS):
         after = [_meet(a, b) for a, b in zip(state, step(state))]
@@ -290,7 +295,7 @@ def _desc_shape(op: Op, desc: AxisInfo) -> AxisInfo:
 
 @_rule("desc_base", "desc_stride")
 def _desc_address(op: Op, desc: AxisInfo) -> AxisInfo:
-    """TMA asks for 16 bytes."""
+    """TMA asks for 16-byte aligned bases and strides; without TMA it is known what divides them."""
     t = op.operands[0].desc
     unit = 16 if t.tma else desc.divisibility[0]
     if op.name == "desc_base":
@@ -358,7 +363,9 @@ def _shared(a: AxisInfo, b: AxisInfo) -> tuple[int, ...]:
 
 
 def _sum(op: Op, a: AxisInfo, b: AxisInfo, both: bool, unit: int = 1) -> AxisInfo:
-    """One side counts up, the other stands still; `unit`: bytes that b moves a pointer by."""
+    """a + b (or a - b): one side counts up while the other stands still. `unit` is the bytes that one step of b moves a
+    pointer a by.
+    """
     runs, div = [], []
     for d in range(a.rank):
         run = gcd(a.contiguity[d], b.constancy[d])
@@ -411,6 +418,7 @@ def _shl(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
 
 
 def _whole_runs(a: AxisInfo, b: AxisInfo, d: int) -> int:
+    """The longest runs of a counting up that do not cross a multiple of b, while b stands still."""
     return gcd(a.contiguity[d], a.divisibility[d], b.multiple(d, 1), b.constancy[d])
 
 
@@ -504,6 +512,7 @@ def _select(op: Op, c: AxisInfo, a: AxisInfo, b: AxisInfo) -> AxisInfo:
 
 @_rule("cast", "bitcast")
 def _cast(op: Op, x: AxisInfo) -> AxisInfo:
+    """Widening an integer keeps all; narrowing keeps the low bits; anything else only constancy."""
     src, dst = elem_of(op.operands[0].type), op.attrs["dtype"]
     plain = _pointwise(op, [x], op.result)
     if isinstance(src, Ptr) and isinstance(dst, Ptr):

@@ -16,7 +16,9 @@ _FOLDS: dict[str, Callable[..., Any]] = {
 
 
 def behind(op: Op, known: Callable[[Value], Any], compared: Callable[[Op], Any]) -> Any:
-    """What an op gives outside of the row, or None."""
+    """What an op gives outside of the row, or None. known: the same of its operands; compared: what a comparison is
+    there.
+    """
     ends = [known(v) for v in op.operands]
     if op.name == "const":
         return op.attrs["value"]

@@ -21,7 +21,7 @@ def merge_folds(fn: Function) -> Function:
 
 
 def _other(block: Block, first: Op) -> tuple[Op, list[Op]] | None:
-    """A later reduction to merge with `first`, and the ops between that must follow."""
+    """A later reduction that can be one with `first`, and the ops between that then stand behind both."""
     if not _plain(first):
         return None
     late, moved = set(first.results), []

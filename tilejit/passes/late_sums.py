@@ -25,6 +25,7 @@ def late_sums(fn: Function) -> Function:
 
 
 def _fold(arg: Value, end: Value, loop: Op, table: dict[Value, list[tuple[Op, int]]]) -> Op | None:
+    """The sum along rows of a product that is all that a loop adds to what it carries, if nothing else reads that."""
     op = end.op
     if not isinstance(arg.type, Tile) or not isinstance(op, Op) or op.name not in ("add", "fma") \
             or [user for user, _ in table.get(arg, ())] != [op] or len(table[end]) != 1:
@@ -42,6 +43,7 @@ def _fold(arg: Value, end: Value, loop: Op, table: dict[Value, list[tuple[Op, in
 
 
 def _of_product(v: Value, loop: Op) -> bool:
+    """Whether a tile is made of a product's results in the loop, element by element."""
     seen, todo = {v}, [v]
     while todo:
         op = todo.pop().op
@@ -57,6 +59,7 @@ def _of_product(v: Value, loop: Op) -> bool:
 
 
 def _carry_apart(fn: Function, loop: Op, index: int, fold: Op, made: dict[Value, Value]) -> None:
+    """Let the loop carry four sums a row, and sum them behind it."""
     edge = edges(loop)[index]
     arg, end, init, result = edge.args[0], edge.ends[0], loop.operands[3 + index], edge.result
     op = end.maker

@@ -248,6 +248,7 @@ def _no_layout(t: Tile, why: ValueError, op: object) -> CompilationError:
 
 
 def _arrives_in_shared(v: Value) -> bool:
+    """Whether a dot operand is read from a ring (perhaps transposed or cast): in any layout alike."""
     while isinstance(v.op, Op) and (v.op.name == "trans" or v.op.name == "cast"):
         v = v.op.operands[0]
     return isinstance(v.op, Op) and v.op.define.layout == "block"

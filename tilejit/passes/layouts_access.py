@@ -17,7 +17,8 @@ from tilejit.passes.axis import AxisInfo, vector_width
 Facts = dict[Value, AxisInfo]
 #: Bytes of a cache line, which one cycle looks up, and of a sector, the least that moves.
 _LINE, _SECTOR = 128, 32
-#: Elements along a dimension that a CTA of a cluster has at least; beside products biases and scales are smaller.
+#: Elements along a dimension that a CTA has at least where the CTAs of a cluster divide it; the same beside products,
+#: whose biases and scales are smaller.
 LEAST_DIVIDED, LEAST_BESIDE_PRODUCTS = 128, 512
 
 
@@ -31,7 +32,8 @@ class Accesses:
         self.products = any(op.name == "dot" for op in listed(fn.body))
         self.ops = [op for op in listed(fn.body)
                     if op.define.layout == "access" and isinstance(op.operands[0].type, Tile)]
-        #: (shape, fastest dimension) -> elements of the widest access of that shape.
+        #: (shape, fastest dimension) -> elements an access, the widest of all accesses of that shape, so that
+        #: they share a layout.
         self.widths: dict[tuple[tuple[int, ...], int], int] = {}
         for op in self.ops:
             key = (op.operands[0].tile.shape, fastest(op, facts))
@@ -58,7 +60,10 @@ class Accesses:
         return min(access_width(op, self.facts, fastest(op, self.facts)), spread)
 
     def _of_whole_sectors(self, shape: tuple[int, ...], dim: int) -> int:
-        """Elements an access: fewer where others write half sectors, each of which would move twice."""
+        """Elements an access of a shape. Where the widest has others write 16 bytes of each 32 or more that a thread
+        holds (fp32 sums of bf16 numbers), as many as make all of them least work: a sector written in two instructions
+        is moved twice.
+        """
         widest = self.widths[shape, dim]
         ops = [op for op in self.ops if op.operands[0].tile.shape == shape and fastest(op, self.facts) == dim]
         deepest = max(map(loops_around, ops))
@@ -73,8 +78,10 @@ class Accesses:
         return widths[work.index(min(work))]
 
     def of_ctas(self, shape: tuple[int, ...]) -> tuple[Basis, ...]:
-        """What the CTAs of a cluster hold of a tile that nothing else decides: parts of its longest dimension, all of a
-        small one, strips of a row in turn."""
+        """What the CTAs of a cluster hold of a tile that nothing else decides: parts of its longest dimension; all of a
+        small one; of a long row strips in turn, 16 bytes a thread, so that all have as much of one that ends within its
+        tile.
+        """
         d = max(range(len(shape)), key=lambda i: (shape[i], i), default=0)
         if not shape or shape[d] < (LEAST_BESIDE_PRODUCTS if self.products else LEAST_DIVIDED) * self.ctas:
             return copies(len(shape), self.ctas)
@@ -84,7 +91,9 @@ class Accesses:
         return parts_of(shape, d, self.ctas)
 
     def coalesced(self, op: Op, near: LinearLayout | None = None) -> LinearLayout:
-        """Neighbouring threads on neighbouring addresses; at no cost with the warps of `near`, and its CTAs."""
+        """Neighbouring threads on neighbouring addresses; at no cost, with the warps of `near`, so that a tile in that
+        layout need not leave its warp. CTAs hold what they hold of `near`, or all.
+        """
         t = op.operands[0].tile
         dim = fastest(op, self.facts)
         order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
@@ -105,7 +114,9 @@ class Accesses:
         return best
 
     def turned(self, op: Op, held: LinearLayout | None) -> LinearLayout | None:
-        """The layout of a store nearest to its value's in which threads write whole vectors, or None."""
+        """The layout of a store nearest to its value's in which threads write whole vectors: lanes with a vector's
+        neighbours exchange them for other registers. None where they cannot, or hold vectors.
+        """
         if op.name != "store" or held is None or held.odd_dims or held.rank < 2 or held.zero_bits("lane"):
             return None
         t, dim = op.operands[0].tile, fastest(op, self.facts)
@@ -117,7 +128,9 @@ class Accesses:
         return better is not None and self.cycles(op, better) <= self.cycles(op, layout)
 
     def cycles(self, op: Op, layout: LinearLayout) -> float:
-        """Cycles of one warp: one per cache line or per sector (two read); with a mask at least two more."""
+        """Cycles of one warp: an instruction takes one per cache line that it touches, or one per sector written or two
+        sectors read, if that is more; with a mask at least two more.
+        """
         t = op.operands[0].tile
         elem = elem_of(t)
         assert isinstance(elem, Ptr)
@@ -151,7 +164,9 @@ def _distinct(layout: LinearLayout, info: AxisInfo, dim: int, elem_bytes: int, u
 
 @lru_cache(maxsize=1024)
 def with_vectors(held: LinearLayout, dim: int, width: int) -> LinearLayout | None:
-    """The layout whose low registers are `width` neighbours along `dim`, or None."""
+    """The layout, with registers and lanes exchanged, whose low registers are `width` neighbours along `dim`; None
+    where other warps hold some, or the thread has no register to give.
+    """
     registers, lanes = list(held.bases_of("register")), list(held.bases_of("lane"))
     vector = [tuple(1 << i if d == dim else 0 for d in range(held.rank)) for i in range(width.bit_length() - 1)]
     free = [b for b in registers if b not in vector]
@@ -201,7 +216,10 @@ def mark_reductions(fn: Function) -> None:
 
 
 def set_vectors(fn: Function, facts: Facts) -> None:
-    """`vec` of loads and stores: elements per instruction in their final layout; `runs` of compares."""
+    """`vec` of loads and stores: elements per instruction in their final layout; `runs` of compares.
+
+    `facts` are from before conversions, whose facts are added.
+    """
     for op in listed(fn.body):
         if op.name == "convert":
             facts[op.result] = facts[op.operands[0]]

@@ -1,4 +1,6 @@
-"""`convert` ops, where two layouts meet."""
+"""`convert` ops: `insert` puts them where two layouts meet; `improve` moves one before a broadcast or a widening cast,
+after a narrowing cast, and drops it where it is the identity.
+"""
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
@@ -54,6 +56,7 @@ def improve(fn: Function) -> None:
 
 
 def _dropped(fn: Function, op: Op, table: dict) -> bool:
+    """A conversion of a conversion is one; an identity or unused one is none."""
     source = op.operands[0]
     if op.result not in table:
         erase({op}, fn.body)
@@ -69,7 +72,9 @@ def _dropped(fn: Function, op: Op, table: dict) -> bool:
 
 
 def _before(fn: Function, op: Op, table: dict) -> bool:
-    """convert(f(x)) -> f(convert(x)) where x's tiles are smaller, or f renames what is loaded."""
+    """convert(f(x)) -> f(convert(x)) where x's tiles are smaller, or f renames the elements of a load, and only the
+    conversion uses f(x), unless more threads would then compute f of an element.
+    """
     source, layout = op.operands[0], op.result.tile.layout
     maker = source.op
     assert layout is not None
@@ -98,19 +103,23 @@ def _before(fn: Function, op: Op, table: dict) -> bool:
 
 
 def _is_loaded(v: Value) -> bool:
+    """A load through shared memory would have one more read beside a conversion."""
     while isinstance(v.op, Op) and v.op.name == "convert":
         v = v.op.operands[0]
     return isinstance(v.op, Op) and v.op.define.effects == {"read"}
 
 
 def _is_copied(fn: Function, v: Value) -> bool:
+    """Whether a value is read from shared memory, where copies put it: in any layout at the same price."""
     op = v.op
     return isinstance(op, Op) and (op.name == "row_load" or op.name == "load" and not refused(op)
                                    and wants_copies(fn, op, pipelined_loops(fn)))
 
 
 def _after(fn: Function, op: Op, table: dict) -> bool:
-    """f(convert(x)) -> convert(f(x)) where f narrows, or fewer threads then compute f of an element."""
+    """f(convert(x)) -> convert(f(x)) where f, the only user, makes narrower elements of it alone, or fewer threads then
+    compute f of an element.
+    """
     users = table[op.result]
     user = users[0][0]
     if len(users) != 1 or len(user.results) != 1 or user.regions or user.parent is not op.parent \

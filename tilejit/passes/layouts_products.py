@@ -12,7 +12,10 @@ MOST_WORDS, MOST_REGISTERS = 64, 192
 
 
 def fragments(dot: Op, num_warps: int) -> LinearLayout | None:
-    """The layout of a first operand in registers; None where it costs more than shared memory."""
+    """The layout in which wgmma takes a product's first operand from registers; None where it should not: where several
+    warps would hold the same rows, where registers are too few, and where the operand comes by elements from global
+    memory.
+    """
     a, acc = dot.operands[0].type, dot.result.type
     assert isinstance(a, Tile) and isinstance(acc, Tile) and isinstance(a.elem, DType)
     try:
@@ -27,7 +30,9 @@ def fragments(dot: Op, num_warps: int) -> LinearLayout | None:
 
 
 def in_other_order(dot: Op) -> LinearLayout | None:
-    """That layout in another order of elements, which only renames registers."""
+    """That layout, where each thread has its elements in another order: then other names of registers are all that it
+    takes. None otherwise.
+    """
     a = dot.operands[0].type
     assert isinstance(a, Tile) and isinstance(a.elem, DType)
     if dot.name != "dot" or a.layout is None:

@@ -14,7 +14,8 @@ from tilejit.passes.copies import pipelined_loops
 REGISTERS, DEPTH = 16, 4
 #: Registers of a thread for all tiles of a loop, at most: with more there are too few warps for that to pay.
 ALL = 128
-#: Moves in a loop's instructions at most where trips are not written out; instructions written out at most.
+#: What part of a loop's instructions moves may be, at most, where its trips are not written out; and how many
+#: instructions trips that are written out may have, about.
 PART, WRITTEN_OUT = 16, 1500
 #: Iterations for each that is loaded ahead, at least: the first ones are waited for as before.
 TRIPS = 8
@@ -40,6 +41,8 @@ def load_ahead(fn: Function) -> Function:
 
 
 def _moves(loop: Op, loads: list[_Load], depth: int) -> bool:
+    """Whether handing on what is loaded would take a good part of a loop's instructions, and some trips of it are short
+    enough to be written out."""
     each = sum(max(1, size(v)) for op in listed(loop.regions[0]) for v in op.results)
     moved = depth * sum(max(1, size(x.op.result)) for x in loads)
     return PART * moved > each and (depth + 1) * each <= WRITTEN_OUT

@@ -20,7 +20,7 @@ ENDLESS = 2 ** 31 - 1
 
 @dataclass
 class _Parts:
-    """Sizes are int32 or int64, strides int64."""
+    """Base pointer, sizes (int32 or int64), int64 strides, padding."""
 
     base: Value
     shape: list[Value]
@@ -218,7 +218,9 @@ class _Lowering:
         return (end is None or end < ENDLESS) and _multiple(inner, self.fn) * t.elem.bytes % UNIT != 0
 
     def whole_units(self, desc: Value) -> tuple[Value, Value]:
-        """The descriptor of whole units of rows, made once, and their elements a row."""
+        """The descriptor of whole units of a descriptor's rows, and their elements a row; made once, where the
+        descriptor is.
+        """
         if desc not in self.cut:
             t, made = desc.type, desc.op
             assert isinstance(t, Desc)
@@ -244,7 +246,9 @@ class _Lowering:
         return self.cut[desc]
 
     def split(self, b: Builder, op: Op) -> None:
-        """Whole units by TMA, the rest through pointers; all so where no launch has a whole unit (`refused`)."""
+        """A write of whole units by TMA, and of the rest through pointers; all through pointers where no launch has a
+        whole unit (`refused`).
+        """
         desc, block = op.operands[0], op.parent
         assert isinstance(desc.type, Desc) and block is not None
         if self.fn.attrs.get("refused"):
@@ -292,7 +296,10 @@ class _Lowering:
 
     def pointers(self, b: Builder, parts: _Parts, block: tuple[int, ...], offsets: list[Value],
                  first: Value | None = None) -> tuple[Value, Value]:
-        """The block's pointers and mask; the corner is added as a scalar. `first`: of columns from there on."""
+        """The block's pointer tile and in-bounds mask; `first`: of columns from that one on.
+
+        The block's corner is added to the base as a scalar: only ranges vary inside the tile.
+        """
         corner, tile, mask = parts.base, None, None
         for axis, size in enumerate(block):
             off, lane, limit = offsets[axis], b("arange", start=0, end=size), parts.shape[axis]

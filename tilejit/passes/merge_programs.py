@@ -8,14 +8,15 @@ from tilejit.ir import Builder, Function, Op, Value, read, whole
 from tilejit.ir.ahead import is_volatile
 from tilejit.ir.types import Tile, elem_of, int32, shape_of
 
-#: Bytes that merged programs move together (below 4 KB they are bound by how fast CTAs start), elements, programs,
-#: warps.
+#: Bytes that merged programs read (or write) together, elements of their greatest tile, and programs, at most: less
+#: than 4 KB are bound by how fast CTAs start. Warps at least.
 BYTES, ELEMENTS, MOST, WARPS = 4096, 2048, 128, 4
 
 
 def merge_programs(fn: Function) -> Function:
     """Merge `programs_per_cta` programs, or say how many could be. Raises CompilationError where the author asks for
-    what cannot be merged."""
+    what cannot be merged.
+    """
     asked = fn.attrs.get("programs_per_cta")
     if asked == 1:
         return fn
@@ -147,6 +148,7 @@ class _Merged:
         return [*operands[:at], mask, *operands[at + 1:]]
 
     def _lifted(self, v: Value, shape: tuple[int, ...]) -> Value:
+        """A value of each program as a tile of the programs by `shape`; a scalar is in every element."""
         shape = tuple(shape)
         if (v, shape) not in self.made:
             whole = (self.programs, *shape)

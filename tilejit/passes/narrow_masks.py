@@ -19,7 +19,9 @@ _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 @dataclass(frozen=True)
 class _Sum:
-    """The terms of an index: 64-bit numbers, at most one 32-bit tile; the renamings, outermost last."""
+    """The terms of an index: 64-bit numbers, and at most one tile of 32-bit ones; the renamings of its elements
+    (outermost last).
+    """
 
     scalars: tuple[Value | int, ...]
     tile: Value | None = None
@@ -109,7 +111,7 @@ def _renamed(tile: Value, renamed: tuple[Op, ...], b: Builder) -> Value:
 
 
 def _fits(x: _Sum, least: int, greatest: int) -> bool:
-    """Whether numbers plus what is in these bounds wrap in no order of addition."""
+    """Whether numbers, plus what is between these bounds, wrap in no order of addition; either sign of the numbers."""
     for s in x.scalars:
         lo, hi = (s, s) if isinstance(s, int) else bounds(s)
         least, greatest = least - max(abs(lo), abs(hi)), greatest + max(abs(lo), abs(hi))

@@ -182,6 +182,9 @@ class Row:
         return n.name if n.op is self.fn.body else None
 
     def _has_rows(self) -> bool:
+        """Whether all accesses are of rows as long as the mask says, one of which differs from program to program and
+        is not known to consist of vectors.
+        """
         accesses = [op for op in self.fn.body.ops if is_row(op)]
         for op in accesses:
             pointer, mask = elem_of(op.operands[0].type), op.operands[1 if op.name == "load" else 2:][:1]
@@ -220,6 +223,7 @@ class Row:
         return any(isinstance(v.op, Op) and v.op.name == "program_id" for v in found)
 
     def _linear(self, v: Value) -> bool:
+        """Whether a value is the program's number times something, plus something, that no program differs in."""
         op = v.op
         if v not in self.varies or not isinstance(op, Op):
             return v not in self.varies
@@ -259,7 +263,9 @@ class Row:
         return False if cmp.result in self.inside else None
 
     def _vanishes(self, op: Op) -> bool:
-        """exp(x - max(x)) where x is -inf outside: 0, unless the row is NaN itself."""
+        """Whether an op is exp(x - max(x)) where x is -inf outside: 0, unless that maximum is -inf or NaN, which makes
+        the row's own elements NaN.
+        """
         if op.name not in ("exp", "exp2"):
             return False
         less = op.operands[0].op

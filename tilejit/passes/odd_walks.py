@@ -14,12 +14,15 @@ _NEVER = 1 << 30
 
 
 def write_walk(row: Row, size: int, whole: int) -> None:
-    """Write the function of a row anew, in tiles of `size` elements."""
+    """Write the function of a row anew, its tiles of `size` elements, all of them in the row below `whole`, but for
+    those ahead of it."""
     _Walk(row, size, whole).write()
     drop_dead(row.fn)
 
 
 class _Walk:
+    """The function, and what is made of it."""
+
     def __init__(self, row: Row, size: int, whole: int):
         assert row.first is not None
         self.row, self.first, self.unit = row, row.first, row.unit
@@ -66,6 +69,7 @@ class _Walk:
         row.fn.attrs["walks"] = self.unit
 
     def _once(self, op: Op) -> bool:
+        """Put a scalar that no program differs in ahead of the walk."""
         values = (*op.operands, *op.results)
         once = not any(isinstance(v.type, Tile) for v in values) and self.row.varies.isdisjoint(values) and \
             op.define.effects <= {"read"}
@@ -74,6 +78,7 @@ class _Walk:
         return once
 
     def _address_of(self, access: Op) -> Callable[[Value, Builder], Value]:
+        """What computes where the row of a program begins, of the program's number."""
         scalars = Block()
         begins = Firsts(Builder(scalars, loc=access.loc)).of(access.operands[0])
         assert begins is not None
@@ -91,7 +96,8 @@ class _Walk:
         return address
 
     def _find_ends(self) -> None:
-        """The elements of the row's first and last vectors: places from its first, and which it has."""
+        """The elements of the vectors in which the row begins and ends, where it has not all of those: their places,
+        counted from the row's first element, and which of them it has."""
         b, unit = self.b, self.unit
         none, never = b.const(0, int32), b.const(_NEVER, int32)
         tail = b("and", self.end, b.const(-unit, int32))
@@ -109,6 +115,7 @@ class _Walk:
         return b("splat", v, shape=(2 * self.unit,))
 
     def _read(self, op: Op, begins: Value, b: Builder, live: Value | None = None) -> tuple[Value, Value]:
+        """A row that begins there, and its ends; where it is not `live`, anything."""
         attrs = self.row.attrs(op) | self.sizes | ({"vectors": self.unit} if op is self.first else {})
         given = [] if live is None else [live]
         main = b("row_read", b("ptr_add", begins, self.back), self.shift, self.end, *given, **attrs)
@@ -118,6 +125,7 @@ class _Walk:
         return main, b("load", pointers, inside, *other, **{k: attrs[k] for k in ("cache", "evict") if k in attrs})
 
     def _again(self, op: Op, loop: Builder) -> None:
+        """An op in the walk."""
         if any(v in self.row.places for v in op.results):
             return
         if is_row(op):
@@ -133,6 +141,7 @@ class _Walk:
             loop.insert(clone_op(op, self.main))
 
     def _copy(self, op: Op, size: int, env: dict[Value, Value], b: Builder) -> Value:
+        """What an op computes, of tiles of `size` elements."""
         t = op.result.type
         t = Tile((size,), t.elem) if isinstance(t, Tile) else t
         new = clone_op(op, dict(env))

@@ -32,7 +32,7 @@ def order_accesses(fn: Function) -> Function:
 
 
 def _order(block: Block, pending: list[Op], rule: _Rule) -> list[Op]:
-    """Order a block's accesses after `pending` ones; returns those not yet met behind."""
+    """Order the accesses of a block after `pending` ones; returns those that nobody has met behind."""
     for op in list(block.ops):
         if rule.is_access(op):
             if rule.conflicts(pending, op):
@@ -52,6 +52,7 @@ def _order(block: Block, pending: list[Op], rule: _Rule) -> list[Op]:
 
 
 def _reached(block: Block, pending: list[Op], rule: _Rule) -> bool:
+    """Whether an access in a block conflicts with one of `pending` before all threads have met."""
     for op in block.ops:
         if rule.is_access(op) and rule.conflicts(pending, op):
             return True
@@ -72,6 +73,7 @@ def _is_access(op: Op) -> bool:
 
 
 def _conflicts(pending: list[Op], after: Op) -> bool:
+    """Whether an access writes what one before it may access by another warp, or the other way round."""
     if "write" not in after.define.effects:
         pending = [x for x in pending if "write" in x.define.effects]
     return any(_conflict(x, after) for x in pending)
@@ -101,11 +103,13 @@ def _is_global(op: Op) -> bool:
 
 
 def _lands(op: Op) -> bool:
+    """Whether stores of descriptors have landed behind an op, and threads' are seen by the next ones."""
     return op.name == "debug_barrier" and bool(op.attrs.get("copies")) or (
         "atomic" in op.define.traits and (op.attrs.get("sem") or "acq_rel") != "relaxed")
 
 
 def _overtakes(pending: list[Op], load: Op) -> bool:
+    """Whether a load may go ahead of a store of the same memory, one of both being a descriptor's."""
     if "read" not in load.define.effects:
         return False
     stores = [x for x in pending if "write" in x.define.effects and (_is_copy(x) or _is_copy(load))
@@ -131,6 +135,7 @@ def _bases(op: Op) -> set[Value]:
 
 
 def _moves_on(store: Op, load: Op) -> bool:
+    """Whether a load ahead of a store in a loop is at its offsets, which depend on the loop."""
     loop = next((x for x in enclosing(load) if "loop" in x.define.traits and x in enclosing(store)), None)
     if loop is None or not _is_copy(store) or not _is_copy(load):
         return False

@@ -16,9 +16,10 @@ _UNIT = 1 << 32
 
 
 class Group:
-    """Roots of a block and all that they need, with views.
+    """Roots of a block and all that they need: each op, and each value that a loop carries, with its views.
 
-    Roots are stores, or one op that adds up over chunks. `products`: whether products may be divided.
+    Roots are stores (views are of the stored tile), or one op that adds up over chunks: a count, or a product, divided
+    along K. `products`: whether products may be divided.
     """
 
     def __init__(self, fn: Function, block: Block, roots: Sequence[Op] = (), products: bool = False):
@@ -28,7 +29,9 @@ class Group:
         self.down: bool | None = None           # whether chunks go from the last one to the first; None: no matter
 
     def problem(self, elements: int, dims: Sequence[int]) -> str:
-        """Why they cannot go through a loop of chunks, or ""; sets `count`."""
+        """Why they cannot go through a loop of so many elements a chunk, along any dimension, or ""; sets `count`.
+        Scans that carry something from chunk to chunk are the second choice.
+        """
         first = "" if self.roots else "nothing is stored"
         for self.carries in (False, True):
             for d in dims if self.roots else ():
@@ -152,6 +155,7 @@ class Group:
         return ""
 
     def _takes_part(self, op: Op, index: int) -> bool:
+        """Whether an op in the loop takes parts of an operand, never all of it (but for a product's other matrix)."""
         loop = op.parent.parent if op.parent else None
         if op.name == "for" and op in self.members and index >= op.define.fixed:
             return op.results[index - op.define.fixed] in self.members
@@ -165,7 +169,7 @@ class Group:
         return op in self.members
 
     def _in_place(self, load: Op, store: Op) -> bool:
-        """Whether a store writes where a load reads, each address once."""
+        """Whether a store writes where a load reads, each address once: no other chunk loads it."""
         at = load.operands[0]
         shape = shape_of(at.type)
         return at is store.operands[0] and len(shape) == 1 and analyse(self.fn)[at].contiguity[0] >= shape[0] \
@@ -322,6 +326,7 @@ def _turn(op: Op, view: View) -> int:
 
 
 def _divided(v: Value, d: int) -> bool:
+    """Whether a value has a part for every chunk: numbers, and tiles of one element along d, are the same for all."""
     return isinstance(v.type, Tile) and v.type.shape[d] > 1
 
 
@@ -342,7 +347,9 @@ def _folded(fold: Block, values: list[Value], b: Builder) -> list[Value]:
 
 
 def _last(values: list[Value], axis: int, first: bool, b: Builder) -> list[Value]:
-    """The last (first) elements, by a fold of the greatest (least) index: reductions fold in any order."""
+    """The last elements along a dimension, or the first, by a fold that keeps those of the greatest index, or least
+    (reductions fold in any order, which not every scan's fold can bear).
+    """
     shape = shape_of(values[0].type)
     index = b("arange", start=0, end=shape[axis])
     for d in range(len(shape)):

@@ -19,7 +19,8 @@ from tilejit.passes.rules import const_of
 _ENDLESS = 2 ** 31 - 1
 #: Bytes that bases, strides and starts of rows are multiples of; most elements of a box along a dimension; dimensions.
 _UNIT, _BOX, _RANK = 16, 256, 5
-#: Bits of the lower dimension of a divided index, outer and innermost: upper strides stay below 2^40 bytes.
+#: Bits of the lower one of two dimensions that an index is divided into, of an outer and of the innermost dimension:
+#: strides of the upper one are below TMA's limit of 2^40 bytes, else the launch takes pointers.
 _LOW_BITS = 20, 30
 
 
@@ -77,7 +78,7 @@ def _report(fn: Function, op: Op, kind: str, what: str) -> None:
 
 @dataclass
 class _Axis:
-    """`of`: the tile's dimension, if any."""
+    """One dimension of the tensor: `of` is the tile's (None: the tile has one index of it)."""
 
     stride: Poly
     box: int
@@ -90,7 +91,7 @@ class _Axis:
 
 @dataclass
 class _Plan:
-    """Dimensions from the outermost to the innermost."""
+    """How an access becomes one of a descriptor: dimensions from the outermost to the innermost."""
 
     base: Value
     axes: list[_Axis]
@@ -98,7 +99,7 @@ class _Plan:
 
 
 class _Raising:
-    """`checked`: with checks of what facts do not know."""
+    """Looks at accesses of one function, and rewrites them. `checked`: with checks, of which facts do not know."""
 
     def __init__(self, fn: Function):
         self.fn, self.forms, self.facts = fn, Forms(), analyse(fn)
@@ -209,7 +210,9 @@ class _Raising:
         return order
 
     def bounded(self, at: Address, axes: list[_Axis], bounds: list[Bound], wide: bool) -> _Plan | str:
-        """The plan, with sizes from the mask and moduli. `wide`: an unbounded 64-bit index becomes two."""
+        """The plan, with sizes from the mask and from indices modulo a size; starts must not be negative. `wide`: an
+        index of 64 bits that nothing bounds becomes two.
+        """
         by_dim = {a.of: a for a in axes if a.of is not None}
         low: set[int] = set()
         for b in bounds:
@@ -265,7 +268,9 @@ class _Raising:
 
     # -- rows that no store writes ----------------------------------------------------------------------------
     def left_out(self, v: Value, d: int, wrap: Wrap) -> bool:
-        """Whether elements of v beyond the wrap are masked off wherever they come to."""
+        """Whether elements of v whose index along d, from `wrap.start` on, is not below `wrap.size` reach no memory and
+        decide nothing: all they come to, through elementwise ops and products, is masked off.
+        """
         seen: set[tuple[Value, int]] = set()
         work = [(v, d)]
         while work:
@@ -380,7 +385,9 @@ def _start(b: Builder, a: _Axis, checked: dict[Value, Value]) -> Value:
 
 
 def _fits(p: Poly) -> bool:
-    """Whether an index, not negative, is surely below 2^31."""
+    """Whether an index that is not negative is surely below 2^31: a number of 32 bits, or counted up to what such a
+    number was divided by.
+    """
     if len(p) != 1:
         return not p
     ((m, c),) = p.items()

@@ -86,7 +86,9 @@ def _dot(fn: Function, b: Builder, like: Op, x: Value, y: Value, acc: Value, **a
 
 
 def _by_parts(fn: Function, op: Op, b: Builder) -> Value:
-    """Where the small products are NaN, of infinities and zeros, the largest parts' counts alone."""
+    """The products of parts, the small ones summed from zero. Where those are NaN, of infinities and zeros, the largest
+    parts' product counts alone.
+    """
     x, y, acc = op.operands
     name, pairs = PARTS[op.attrs["precision"]]
     elem, count = DTYPES[name], 1 + max(max(p) for p in pairs)
@@ -102,7 +104,9 @@ def _by_parts(fn: Function, op: Op, b: Builder) -> Value:
 
 
 def _parts(b: Builder, v: Value, elem: DType, count: int) -> list[Value]:
-    """The largest first; tf32 without the bits that tensor cores ignore."""
+    """fp32 numbers as sums of `count` parts, the largest first; parts of tf32 are fp32 without the bits that tensor
+    cores ignore.
+    """
     shape, parts = _shape(v), []
     for i in range(count):
         if elem == bf16:
@@ -130,7 +134,7 @@ def _promoted(fn: Function, op: Op, b: Builder) -> Value:
 
 
 def _interleaved(b: Builder, v: Value, last: bool) -> Value:
-    """A zero after every element along K."""
+    """Twice as long along K, the last dimension or the one before: a zero after every element."""
     shape = _shape(v)
     zero = b.const(0, Tile(shape, _elem(v)))
     pairs = b("join", v, zero)

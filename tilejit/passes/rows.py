@@ -24,7 +24,8 @@ from tilejit.passes.rules import const_of
 
 #: Elements of a row a thread from which on it is kept in shared memory where it is needed behind a reduction.
 LEAST = 32
-#: Where half the warps have LEAST, and where rows begin anywhere.
+#: The same of rows of which half the warps have LEAST, and of those that may begin anywhere, of which single elements
+#: are loaded otherwise.
 LEAST_HALVED, LEAST_UNEVEN = 16, 8
 #: Bytes of such rows in a CTA at most.
 ROOM = 224 * 1024
@@ -81,7 +82,9 @@ def find_rows(fn: Function) -> Function:
 
 
 def _is_few(fn: Function, load: Op, loops: set[Op]) -> bool:
-    """A row of 4 to 16 bytes a thread of one warp goes with a loop's cp.async: it would wait alone for a bulk copy."""
+    """Whether a row of one warp is 4 to 16 bytes a thread, in a loop whose tiles are copied by cp.async: it goes with
+    those; for a bulk copy one thread would wait apart from its warp.
+    """
     t = load.result.type
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
     few = total_warps(fn) == 1 and max(1, t.numel // 32) * t.elem.bytes in SIZES
@@ -91,7 +94,9 @@ def _is_few(fn: Function, load: Op, loops: set[Op]) -> bool:
 
 
 def _is_read_again(fn: Function, load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
-    """A wide row that is reduced and needed again (`schedule/strips.py`)."""
+    """Whether a load outside of loops is of a row that is reduced and needed again, so wide that it is better kept in
+    shared memory meanwhile (`schedule/strips.py`).
+    """
     size = load.result.tile.shape[0]
     if load.parent is not fn.body or size < LEAST_UNEVEN * 32 * total_warps(fn):
         return False
@@ -108,7 +113,9 @@ def _folds(values: set[Value], table: dict[Value, list[tuple[Op, int]]]) -> set[
 
 
 def _meets_twice(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
-    """Whether a row is reduced again with what a reduction found: more warps then meet longer."""
+    """Whether a row is reduced again with what a reduction of it has found: its warps meet once more, the more they are
+    the longer.
+    """
     folds = _folds(_follow([load.result], table), table)
     known = _follow([r for op in folds for r in op.results], table)
     return any(v in known for op in folds for v in op.operands)
@@ -123,6 +130,7 @@ def _goes_on(op: Op) -> bool:
 
 
 def _in_strips(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
+    """Whether only arithmetic, stores and reductions follow from a row: it is worked on in strips."""
     def arithmetic(op: Op) -> bool:
         return op.define.pure and "elementwise" in op.define.traits
 

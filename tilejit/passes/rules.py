@@ -109,6 +109,7 @@ def _div(r: Emits, op: Op) -> Value | None:
 
 
 def _power_of_two(op: Op) -> int | None:
+    """log2 of a constant divisor, when the quotient is a plain shift of the dividend."""
     c = const_of(op.operands[1])
     if isinstance(c, int) and c > 1 and c & (c - 1) == 0 and nonnegative(op.operands[0]):
         return c.bit_length() - 1
@@ -116,7 +117,9 @@ def _power_of_two(op: Op) -> int | None:
 
 
 def _in_32_bits(r: Emits, op: Op) -> Value | None:
-    """The chip has no 64-bit division. (Tiles would lose facts about their runs.)"""
+    """A 64-bit division of numbers that fit 32 bits, as does the quotient: the chip has none of 64 bits. (Of tiles,
+    narrowing would cost facts about their runs.)
+    """
     e, narrow = _int(op), None
     if e is None or e.bits < 64 or isinstance(op.result.type, Tile):
         return None
@@ -148,7 +151,9 @@ def _zeros(v: Value) -> int:
 
 
 def _low(v: Value) -> tuple[Value, Value, int] | None:
-    """A value as a number in all elements plus what only has its low zero bits, and how many."""
+    """A value as a sum of one number in all elements, whose low bits are zeros, and what only has such bits: both, and
+    how many (`splat(%pid * 512) + arange {start=0, end=512}`).
+    """
     add = defined_by(v, "add")
     for x, y in (add.operands, add.operands[::-1]) if add is not None else ():
         found = limits(y) if defined_by(x, "splat") else None

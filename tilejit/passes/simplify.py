@@ -25,7 +25,9 @@ def simplify(fn: Function) -> Function:
 
 
 class _Frame:
-    """A block being rewritten. changes: values that differ between iterations."""
+    """A block that is being rewritten: its ops, and what they compute. changes: the values that differ between
+    iterations, if it is the body of a `for`.
+    """
 
     __slots__ = ("out", "here", "changes")
 
@@ -36,8 +38,11 @@ class _Frame:
 
 
 class _Rewriter:
-    """One forward walk. `mapping`: replacements; `known`: dominating pure ops; `frames`: blocks around, innermost last;
-    `narrow`: 16-bit tiles are widened where used, for registers."""
+    """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed); `known` holds the pure
+    ops that dominate the current one, by what they compute, `frames` the blocks around it, innermost last; `again`:
+    what was met before may look different now; `narrow`: 16-bit tiles are widened where they are used, since they take
+    half the registers.
+    """
 
     def __init__(self, narrow: bool) -> None:
         self.narrow = narrow
@@ -97,7 +102,9 @@ class _Rewriter:
             frame.changes.update(op.results)
 
     def _replaced(self, op: Op) -> bool:
-        """Whether a pure op is done with: it exists already, or moves in front of loops."""
+        """Whether a pure op is done with: its result is an existing value, or the op has its place, in front of loops
+        that it does not depend on.
+        """
         if not op.define.pure or op.regions or "scheduled" in op.define.traits:
             return False
         new = None
@@ -195,7 +202,9 @@ class _Rewriter:
                 self.again |= arg is not init
 
     def _steps_along(self, op: Op) -> None:
-        """A carried integer with the loop's own step is the counter and a number."""
+        """A carried integer that moves by the loop's own step is the induction variable and a number (persistent
+        kernels count twice).
+        """
         body, (lo, _, step) = op.regions[0], op.operands[:3]
         iv = body.args[0]
         for e in edges(op):

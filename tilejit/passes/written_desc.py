@@ -76,13 +76,13 @@ def units(b: Builder, n: Value, t: Desc) -> Value:
 
 
 def _rules(t: Desc) -> list[tuple[int, int]]:
-    """What divides which operand of a `make_desc`: bytes, then elements."""
+    """Which operand of a `make_desc` must be a multiple of what: the base in bytes, strides in elements."""
     rank = len(t.block_shape)
     return [(0, UNIT), *((1 + rank + d, max(1, UNIT // t.elem.bytes)) for d in range(rank - 1))]
 
 
 def _only_tma(op: Op) -> bool:
-    """Whether pointers have no such atomic."""
+    """Whether an atomic is one that pointers have not: of less than 32 bits, but additions of 16-bit floats."""
     if op.name != "desc_atomic":
         return False
     t = op.operands[0].desc

@@ -1,4 +1,10 @@
-"""When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses."""
+"""When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
+
+Passes, in order: without_producer (programs), annotate, rotate, then what `fit` tries until a candidate fits shared
+memory (decide, asyncify, stage_stores, meet, prefetch, split, release, sink_waits, order, early, strips; depth,
+allocate), sink_runs, stepped, launch. The other files are what one of these needs, or several: docs/map.md has a line
+for each.
+"""
 from __future__ import annotations
 
 from tilejit.errors import CompilationError
@@ -19,8 +25,10 @@ __all__ = ["run"]
 
 
 def run(fn: Function, see: See | None = None) -> Function:
-    """Schedule a function; decisions are lines of its `attrs["report"]`. `see(name, function)` gives what to go on
-    with."""
+    """Schedule a function whose tiles have layouts; decisions are lines of its `attrs["report"]`.
+
+    `see(name, function)` is shown what each pass made, and gives what to go on with. Raises CompilationError for a
+    schedule that was asked for and cannot be, or that needs more shared memory than there is."""
     fn = without_producer(fn)
     staged = annotate(fn)
     given = see("annotated", staged) if see is not None else staged

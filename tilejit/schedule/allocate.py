@@ -1,4 +1,8 @@
-"""Places buffers, barriers and scratch in shared memory; areas not in use at once share bytes where that is needed."""
+"""Places buffers, barriers and scratch areas in shared memory.
+
+Areas that are not in use at the same time (`liveness.py`) share bytes as far as that is needed, and no more dearly than
+needed (`separate.py`). Barriers share with nobody: they are initialised before the roles start, and never invalidated.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,7 +21,8 @@ from tilejit.schedule.separate import DRAIN, FREE, MEET, WAIT, cost, separate
 _ROUNDING = 1023
 #: Bytes after which every swizzle pattern repeats: private areas of groups are this far apart, or a multiple.
 _ATOM = 1024
-#: Slots that hide the latency of copies; with fewer, one more is worth a store's second staging tile.
+#: Slots of a ring that hide the latency of copies: more are not worth that roles wait for each other; with fewer, one
+#: more is worth a store's second staging tile (products on an H200: 0 to 4% faster).
 ENOUGH_SLOTS = 4
 
 
@@ -60,7 +65,8 @@ class Allocator:
 
     def place(self, level: int, rings: Mapping[str, int] | None = None, slots: int = 0,
               lean: bool = False) -> Placement:
-        """The smallest placement whose sharing costs no more than `level`; `rings`: name -> how many."""
+        """The smallest placement found in which sharing costs no more than `level`; `rings` (name: how many of it there
+        are, one for each group) have so many `slots`, and stores one staging tile if `lean`."""
         slots_of = {ring: slots * times for ring, times in (rings or {}).items()}
 
         def packed(private: bool) -> tuple[dict[Area, int], int]:
@@ -91,7 +97,8 @@ class Allocator:
             min(map(self.place, self.levels()), key=lambda p: p.total)
 
     def slots(self, rings: Mapping[str, int], most: int, lean: bool = False) -> int:
-        """How many slots, up to `most`, these rings can have, by cheap sharing first."""
+        """How many slots, up to `most`, these rings can have: with cheap sharing if that makes `ENOUGH_SLOTS`, with
+        what roles wait for if that makes more, with a ring that is drained only if there are not two otherwise."""
         found = self.deepest(MEET, rings, most, lean)
         if found < ENOUGH_SLOTS:
             found = max(found, min(self.deepest(WAIT, rings, most, lean), ENOUGH_SLOTS))

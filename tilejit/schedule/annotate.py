@@ -24,12 +24,15 @@ from tilejit.schedule.rotate import copy_function, steady_state
 from tilejit.schedule.stages import mark, places_problem, read, unmark
 from tilejit.schedule.stores import is_store
 
-#: Warpgroups from which on loops drain apart: others' products run meanwhile.
+#: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal
+#: attention on an H200: joined loops are faster with two warpgroups, slower with three).
 JOINED = 3
 
 
 def annotate(fn: Function) -> Function:
-    """A copy of the function with the times of overlapped loops; the function itself where there is none."""
+    """A copy of the function with the times of overlapped loops; the function itself where there is none.
+
+    `products_ahead=False` leaves loops as they are; `ping_pong` asks for that."""
     overlaps, groups = fn.attrs.get("products_ahead") is not False, fn.attrs["num_warps"] // 4
     ping_pong = bool(fn.attrs.get("ping_pong")) and groups > 1
     loops = [op for op in listed(fn.body) if op.name == "for" and (overlaps or ping_pong)]
@@ -54,6 +57,7 @@ def annotate(fn: Function) -> Function:
 
 
 def _ahead(new: Function, loop: Op, first: set[Op], registers: int, rings: dict[str, tuple]) -> None:
+    """Mark a loop whose product is issued ahead, where registers suffice or the author asks for it."""
     body = loop.regions[0].ops[:-1]
     early = _of_loads_before(loop, first)
     mark(loop, {op: (0, 0) if op in first else (1, -1 if op in early else 1) for op in body}, rings)
@@ -68,8 +72,9 @@ def _ahead(new: Function, loop: Op, first: set[Op], registers: int, rings: dict[
 
 
 def _of_loads_before(loop: Op, first: set[Op]) -> set[Op]:
-    """Made of numbers that the iteration before loaded, and nothing newer. Kept at a trip's head by a branch: behind
-    the next loads it would wait for their scoreboard."""
+    """What is made of numbers that the iteration before loaded ahead, and of nothing newer. It stands at the head of a
+    trip, in front of the wait for the product's operands: behind the next loads it would wait for those too, with which
+    it shares a scoreboard, and only a branch keeps ptxas from moving it there."""
     body = loop.regions[0]
     loaded = {arg for arg, v in zip(body.args[1:], body.terminator.operands)
               if isinstance(v.op, Op) and v.op.name == "load" and v.op.attrs.get("ahead")}
@@ -106,6 +111,7 @@ def _dots(loop: Op) -> list[Op]:
 
 
 def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]] | None:
+    """The stage of every op of a loop's body, and its products that need another one's sums; None if there are none."""
     ops, dots = loop.regions[0].ops[:-1], _dots(loop)
     needs: dict[Op, set[Op]] = {}            # the products of the same iteration behind an op
     for op in ops:
@@ -124,6 +130,7 @@ def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]
 
 
 def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
+    """(stage, cycle) of every op of a loop's body where one product needs another one's sums; else None."""
     if len(_dots(loop)) < 2:
         return None
     body = loop.regions[0]

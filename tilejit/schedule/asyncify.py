@@ -4,6 +4,9 @@
     %s = dot %a, %b, %acc                           %v = await %a_ring {ring="a"}
                                            ->       %p = dot_async %v, %w, (pend %acc)
                                                     %s = dot_wait %p
+
+Loads of one ring are filled together, where the last of them stands. Products whose accumulators are only passed on
+stay in flight round their loop (`in_flight`): a `dot_fence` in the loop, the wait behind it.
 """
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def asyncify(fn: Function) -> Function:
 
 
 def _find_ticket(load: Op, c: Context) -> None:
-    """Loads of one ring that follow one another by their indices."""
+    """The loads of a ring that follow one another in a block, by their indices, are one ticket's."""
     ring, loop = load.attrs["channel"], loop_around(load)
     c.tickets[load] = [] if not load.attrs["index"] else next(
         loads for loads in reversed(c.tickets.values())
@@ -119,6 +122,7 @@ def _block(block: Block, c: Context) -> None:
 
 
 def _is_read_from_slot(op: Op, c: Context) -> bool:
+    """Whether an op changes a tile that is read from its slot: in the layout that is asked for, or by products."""
     if op.name not in ("trans", "convert"):
         return False
     t = op.result.type
@@ -126,6 +130,7 @@ def _is_read_from_slot(op: Op, c: Context) -> bool:
 
 
 def _load(op: Op, b: Builder, c: Context) -> None:
+    """Fill and await where the last of a ring's loads stands; the first, if it is filled in trips before."""
     if "again" in op.attrs:                  # the slot of the ring's last load, or the last but one
         buffer = c.buffers[op.attrs["channel"], op.attrs["index"]]
         c.views[op] = b.op("await", buffer, ring=op.attrs["channel"], again=op.attrs["again"]).result
@@ -157,7 +162,8 @@ def _fill(loads: list[Op], b: Builder, c: Context) -> None:
 
 
 def _start_together(fn: Function, fills: list[Op]) -> None:
-    """Copies that no loop repeats start behind the first, up to a quarter of memory."""
+    """Copies that no loop repeats start behind the first of them, as far as that can be, and a quarter of memory
+    goes."""
     ops = fn.body.ops
     rings = [op.attrs["ring"] for op in listed(fn.body) if op.name == "fill"]
     fills = [op for op in fills if rings.count(op.attrs["ring"]) == 1 and not {"ahead", "role"} & op.attrs.keys()]
@@ -179,7 +185,8 @@ def _bytes(fill: Op) -> int:
 
 
 def _await_late(fill: Op) -> None:
-    """Move an await to its first reader; not past wgmma: ptxas would wait for each."""
+    """Move the await behind a fill to its slots' first reader: what stands between runs while the copies arrive. Not
+    past wgmma: a wait among them makes the assembler wait for each."""
     block = fill.block
     at = block.ops.index(fill) + 1
     end = at + 1 + (block.ops[at + 1].name == "fence_async")
@@ -196,7 +203,7 @@ def _await_late(fill: Op) -> None:
 
 
 def _to_registers(load: Op, b: Builder, c: Context) -> None:
-    """In the layouts asked for: conversions are reads of their own."""
+    """Read a slot in the layouts that are asked for: conversions next to the load are reads of their own."""
     limit = load.operands[1:] if load.name == "row_load" else []
     users = [u for u, i in c.uses.get(load.result, ())
              if not (u.name == "dot" and i < 2 and reads_slot(u, i))

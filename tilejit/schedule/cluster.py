@@ -1,4 +1,8 @@
-"""Programs of several CTAs (`num_ctas`): who holds what, and which loads are shared by multicast."""
+"""Programs of several CTAs (`num_ctas`): who holds what, and which loads are shared by multicast.
+
+They divide the rows of every product (with `cluster_split="N"` the columns, with "K" what it sums over; the parts are
+summed where `passes/divide_k.py` says), or, without products, the longest dimension of large tiles.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +19,8 @@ from tilejit.schedule.rings import Ring
 
 
 def divide(fn: Function, rings: Sequence[Ring]) -> None:
-    """Write on every load what each CTA copies: `slice`, `strip`, or all (`multicast`)."""
+    """Write on every load what each CTA copies: a `slice` along a dimension, `strip`s of a row, or all
+    (`multicast`)."""
     ctas = fn.attrs.get("num_ctas", 1)
     if ctas == 1:
         return
@@ -71,7 +76,7 @@ def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
 
 
 def _merged_problem(load: Op, ctas: int) -> str:
-    """Why a merged first dimension cannot be divided, or ""."""
+    """Why a block whose tile has merged dimensions cannot be divided along the first; empty if it can."""
     desc, shape = load.operands[0].desc, shape_of(load.result.type)
     if desc.ahead_of(len(shape)) is not None:
         return ""

@@ -32,7 +32,7 @@ def orders(op: Op, how: str) -> bool:
 
 @dataclass
 class _Meeting:
-    """`top`: the function's beginning; `renamed`: what stands for results."""
+    """What `meet` makes: by `top`, at the function's beginning; `renamed`: what stands for results."""
 
     fn: Function
     ctas: int
@@ -77,6 +77,7 @@ def meet(fn: Function) -> Function:
 
 
 def _atomic(op: Op, stores: bool, m: _Meeting) -> None:
+    """An atomic behind the writes of the async proxy that it releases, and ahead of those that it acquires for."""
     acquires, releases = orders(op, "acquire"), orders(op, "release")
     if stores and acquires:
         beside(op, behind=True).op("fence_async", space="global")
@@ -89,6 +90,7 @@ def _atomic(op: Op, stores: bool, m: _Meeting) -> None:
 
 
 def _once(op: Op, acquires: bool, releases: bool, m: _Meeting) -> None:
+    """An atomic of one number in a cluster, whose result all are told where something needs it."""
     scope, told = op.attrs.get("scope") or "gpu", acquires or op.result in m.uses
     scope = "cluster" if scope == "cta" else scope
     if told or releases:
@@ -122,7 +124,7 @@ def write_parities(block: Block, first: Value) -> None:
 
 
 def _next_phase(op: Op, values: list[Value]) -> list[Value]:
-    """The parities; the next is the same behind an even number of rounds."""
+    """Give an op its parity; the next one's, which is the same behind an even number of rounds."""
     op.operands[-1] = parity = values[0]
     areas = [v.type.slots for v in op.operands if isinstance(v.type, Buffer)]
     if op.attrs.get("rounds", 1) // (areas[0] if areas else 1) % 2 == 0:

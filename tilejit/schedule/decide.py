@@ -97,7 +97,8 @@ def check_warpgroups(fn: Function, threads: bool) -> None:
 
 
 def _choose_form(fn: Function, rings: list[Ring]) -> None:
-    """Specialise where wgmma loops read what one thread loads by TMA, or where asked for."""
+    """Specialise where wgmma loops read what one thread of a role loads by TMA, or the author asks for roles that
+    copy."""
     warps, whole = fn.attrs["num_warps"], fn.attrs.get("warp_specialize")
     asked = [whole] if whole is not None else [
         x.attrs["warp_specialize"] for x in listed(fn.body)
@@ -162,7 +163,7 @@ def _say_roles(fn: Function, threads: bool) -> None:
 
 
 def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
-    """Loops one after another with alike rings use one."""
+    """Write rings down on their loads. Loops one after another with alike rings use one: the tickets run on."""
     groups, warps = fn.attrs.get("groups", 1), fn.attrs["num_warps"]
     for i, ring in enumerate(rings):
         each = groups if ring.local else 1
@@ -203,6 +204,7 @@ def _buffer(load: Op, slots: int, ctas: int) -> Buffer:
 
 
 def _goes_on(ring: Ring, other: Ring, before: list[Ring], groups: int) -> bool:
+    """Whether a ring is that of a loop before, further on: as the text says, or by alike loads side by side."""
     def shape(r: Ring) -> tuple:
         return (r.kind, r.local, r.by_warps, r.slots, r.open, r.by_group, r.ahead,
                 [{k: x.attrs.get(k) for k in ("buffer", "slice", "strip", "multicast")} for x in r.loads])

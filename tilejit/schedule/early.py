@@ -17,7 +17,8 @@ from tilejit.schedule.registers import MOST, room
 
 
 def issue_early(fn: Function) -> Function:
-    """Before the `dot_wait` they follow, with casts, as registers allow."""
+    """Move loads of vectors, with casts of them, before the `dot_wait` they follow, as many as there are registers
+    for."""
     for block, registers in _blocks(fn.body, min(MOST, 65536 // fn.attrs["num_threads"])):
         for wait in [op for op in block.ops if op.name == "dot_wait"]:
             loads = _advance(block, wait, room(registers, "epilogue") - sum(map(_registers, wait.results)))
@@ -73,7 +74,7 @@ def _advance(block: Block, wait: Op, room: int) -> list[Op]:
 
 
 def _may_pass(load: Op, stores: list[Op]) -> bool:
-    """Whether a load may pass stores, and has few addresses (each takes two registers)."""
+    """Whether a load may pass stores, and is of few addresses (those of a matrix take two registers each)."""
     source = argument_of(load.operands[0])
     return len(shape_of(load.result.type)) <= 1 and not is_volatile(load) and not any(
         may_alias(source, store) for store in stores)

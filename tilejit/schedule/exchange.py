@@ -52,7 +52,7 @@ def write_fold(op: Op, fn: Function, top: Builder) -> dict[Value, Value]:
 
 
 def _shared(name: str, slots: int, size: int, fn: Function, top: Builder) -> tuple[Value, ...]:
-    """Scratch, `full` and `free`, whose parity goes from round to round."""
+    """Scratch, and the barriers `full` and `free`; `split` carries their parity from round to round."""
     count, warps = slots * groups_of(fn), fn.attrs["num_warps"] * fn.attrs["num_ctas"]
     return (alloc(top, f"{name}_parts", Buffer((size,), uint8, slots, 0, (0,)), private=True),
             barriers(top, f"{name}.full", count, 1), barriers(top, f"{name}.free", count, warps))

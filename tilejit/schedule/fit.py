@@ -1,4 +1,6 @@
-"""Makes a schedule that fits shared memory: candidate after candidate leaves out what the author left open."""
+"""Makes a schedule that fits shared memory: a candidate is planned and written, and its rings get the depth there is
+room for. Where it does not fit, or another one is better, the next candidate leaves something out that the author left
+open."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -43,8 +45,9 @@ Rings = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule: `new` is `fn` scheduled under `limits` (`decide.py`). `written`: the same limits with all depths;
-    `lean_depth`: most with one staging tile."""
+    """A schedule: `new` is the function `fn` scheduled, with `rings`, where `limits` (attributes of the function, see
+    `decide.py`) say what may be; `notes` come first in its report. `written`: the same limits with all depths.
+    `lean_depth` is what `depth` may be at most with one staging tile for stores."""
 
     fn: Function
     limits: dict[str, Any]
@@ -94,7 +97,8 @@ def _with_single_slots(c: Candidate) -> Candidate | None:
 
 
 def _with_less_kept(c: Candidate) -> Candidate | None:
-    """Operands in registers, or written each trip, where keeping them costs too much memory."""
+    """Operands that a trip hands on are in registers, and those that a loop does not change are written in every
+    iteration, where keeping them costs too much memory."""
     said = [line for line in c.new.attrs["report"] if isinstance(line, Record)]
     handed = any(line.kind == "operand" and "slots" in line.numbers for line in said)
     kept = handed or any(line.kind == "operand_kept" for line in said)
@@ -103,13 +107,14 @@ def _with_less_kept(c: Candidate) -> Candidate | None:
 
 
 def _with_tight_rings(c: Candidate) -> Candidate | None:
-    """A slot less where more programs fit so."""
+    """Rings with a slot less, as many iterations ahead, where more programs share a multiprocessor so."""
     share = c.fn.attrs["num_warps"] * target_of(c.fn).shared_bytes // FULL_WARPS
     prompt = any(r["prompt"] for r in c.rings.values()) and "tight" not in c.limits and not c.specialised
     return c.but(tight=True) if prompt and c.new.attrs["shared_bytes"] > share else None
 
 
 def _without_store_role(c: Candidate) -> Candidate | None:
+    """What a store role stages shares no bytes with rings."""
     if not _stores(c.new) or c.fits:
         return None
     note = Record("no_store_role", "no store role: there is no shared memory for it")
@@ -117,6 +122,7 @@ def _without_store_role(c: Candidate) -> Candidate | None:
 
 
 def _with_one_staging_tile(c: Candidate) -> Candidate | None:
+    """Stores with one staging tile, where that gives short rings a slot."""
     if "staging" in c.limits or not c.specialised or \
             not 1 < c.depth < min(ENOUGH_SLOTS, c.lean_depth) or "store_stages" in c.fn.attrs:
         return None
@@ -125,6 +131,7 @@ def _with_one_staging_tile(c: Candidate) -> Candidate | None:
 
 
 def _with_fewer_slots(c: Candidate) -> Candidate | None:
+    """Rings less deep than asked for: depths are often chosen for other chips and other ways to use shared memory."""
     given = {name: r for name, r in c.rings.items() if r["slots"] > 1 and not r["open"]}
     if c.fits or not given or c.limits.get("most") == 1:
         return None
@@ -143,7 +150,7 @@ def _with_one_group(c: Candidate) -> Candidate | None:
 
 
 def _without_copies(c: Candidate) -> Candidate | None:
-    """Copies (`passes/copies.py`) stay ordinary loads."""
+    """Loads through pointers that are copies (`passes/copies.py` marks them) stay ordinary ones."""
     shallow = c.limits.get("most") == 1
     if c.fits or not any((r["open"] or shallow) and r["kind"] == "async" for r in c.rings.values()):
         return None
@@ -159,6 +166,7 @@ def _without_copies(c: Candidate) -> Candidate | None:
 
 
 def _candidate(fn: Function, limits: dict[str, Any], notes: list[Record]) -> Candidate:
+    """Written, with its shared memory laid out: rings as deep as asked for or, where that is open, as fit."""
     written = dict(limits)
     new, rings = _written(fn, written, notes)
     allocator, lean = Allocator(new), MOST_SLOTS
@@ -193,6 +201,7 @@ def _candidate(fn: Function, limits: dict[str, Any], notes: list[Record]) -> Can
 
 
 def _each(rings: Rings) -> dict[str, int]:
+    """Names of rings, and how many of each there are: one for each group that fills its own."""
     return {name: r["groups"] for name, r in rings.items()}
 
 
@@ -208,6 +217,7 @@ def _limited(fn: Function, limits: dict[str, Any], notes: list[Record]) -> Funct
 
 def _written(fn: Function, limits: dict[str, Any], notes: list[Record], see: See | None = None,
              ) -> tuple[Function, Rings]:
+    """Written by the passes, one after another, with the rings as decided; `see` is shown what each made."""
     fn, rings = _limited(fn, limits, notes), {}
     for name, step in PASSES.items():
         fn = step(fn)

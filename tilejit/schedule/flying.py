@@ -1,4 +1,8 @@
-"""Products that stay in flight round a loop, which carries them as `pending`."""
+"""Products that stay in flight round a loop, which carries them as `pending`.
+
+Those of a loop that only passes its sums on (`in_flight`) are waited for behind it; those of one whose next product is
+issued ahead (`pairs`) where they are used: in the next trip, behind the loop, or in branches there.
+"""
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, edges, inside, replace
@@ -61,6 +65,7 @@ def wait_behind(loop: Op, carried: list[int], old: list[Value], b: Builder, c: C
 
 
 def _wait_in(block: Block, product: Value, loop: Op) -> Value:
+    """A wait for a product at a block's beginning; it sinks to where the sums are needed."""
     (tile,) = Builder(block, 0, loop.loc).op("dot_wait", product).results
     tile.name = product.name
     return tile

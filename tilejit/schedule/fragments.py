@@ -6,6 +6,9 @@
     %s = dot_mma %a.1, ..                          ->     role_sync
                                                           ...
                                                           %s = dot_mma %v, ..
+
+In registers an operand costs less (one that a loop does not change is read once, and there is no buffer), so it stays
+there if there is room.
 """
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def fragment_reads(fn: Function, table: Uses) -> set[Op]:
 
 
 def _able(op: Op, table: Uses) -> bool:
-    """Along one dimension, unless of 16 bits (ldmatrix transposes)."""
+    """Whether it goes through shared memory, to mma.sync alone: along one dimension, but of 16 bits (ldmatrix
+    transposes)."""
     t, found = op.result.type, _products(op.result, table)
     return isinstance(t, Tile) and isinstance(t.elem, DType) and t.elem.bits in (8, 16, 32) and len(t.shape) == 2 \
         and bool(found) and of_convert(op) > 0 and not in_place(op.result, table) \
@@ -47,6 +51,7 @@ def _able(op: Op, table: Uses) -> bool:
 
 
 def _products(v: Value, table: Uses) -> list[tuple[Op, int]]:
+    """The products by mma.sync that alone read a tile or its transpose, and its dimension that is K."""
     found: list[tuple[Op, int]] = []
     for user, i in table.get(v, ()):
         if user.name == "dot" and "unit" in user.attrs and i < 2:

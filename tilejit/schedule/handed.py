@@ -1,9 +1,15 @@
 """Operands of products that a trip of a loop hands to the next one lie in shared memory meanwhile, not in registers.
 
+A carried tile of which only products make anything, through shared memory, is written where it is made, to one of two
+slots. Mbarriers guard them as they do a ring's: warpgroups wait for what the others made a trip ago, and so need not be
+in step.
+
     for .., %d = %zeros:                 write %zeros
       %q = dot %d, %k          ->        for ..:
       %e = ..                              wait %full, %slot; %q = dot_async (view %slot), %k
       yield %e                             %e = ..; wait %empty, %next; local_store (view %next), %e; arrive %full
+
+A loop that carries it makes one and reads one in each trip, or a loop in it does: what is written is read in turn.
 """
 from __future__ import annotations
 
@@ -25,7 +31,8 @@ SLOTS = 2
 
 @dataclass(eq=False)
 class Handed:
-    """What loops carry, what makes it, the products that read it as operand `index`; views written and read."""
+    """What loops carry by `edges`, what makes it, and the products that read it as operand `index`, permuted by
+    `order`; the views of its buffer that are written and read."""
 
     index: int
     order: tuple[int, ...]
@@ -52,6 +59,7 @@ def find_handed(dots: Iterable[Op], table: Uses) -> list[Handed]:
 
 
 def _handed(v: Value, new: Handed, table: Uses) -> list[Handed]:
+    """What becomes of a carried value; nothing if it cannot be handed on so."""
     seen, work = {v}, [v]
     while work:
         x = work.pop()
@@ -78,6 +86,7 @@ def _handed(v: Value, new: Handed, table: Uses) -> list[Handed]:
 
 
 def _is_read(user: Op, i: int, order: tuple[int, ...], new: Handed, table: Uses) -> bool:
+    """Whether only products use a value, which are noted."""
     if user.name == "trans" and order == (0, 1):
         return all(_is_read(op, j, tuple(user.attrs["order"]), new, table) for op, j in table.get(user.result, ()))
     new.readers.append(user)
@@ -102,6 +111,7 @@ def read_made(dot: Op, handed: Handed, b: Builder, c: Context) -> Value:
 
 
 def _view(handed: Handed, views: list[Op], t: Tile, b: Builder, c: Context) -> Value:
+    """A view of a slot that `take_turns` chooses."""
     if not handed.buffer:
         dot, names = handed.readers[0], [op.attrs.get("name", "").partition(".")[0] for op in c.fn.body.ops]
         name = f"{dot.result.name or 'dot'}_{'ab'[handed.index]}"

@@ -1,5 +1,8 @@
 """When a launch may begin: behind the kernel ahead of it in the stream, or before that one has ended.
 
+The latter is programmatic dependent launch (PTX ISA, griddepcontrol): each role waits for the kernel ahead, and its
+writes, before its first op that touches global memory, or may.
+
     producer                                          producer
       %s = mul %x, 64                                   %s = mul %x, 64
       tma_load %a, ..                       ->          launch_wait
@@ -20,6 +23,7 @@ def await_launch(fn: Function) -> Function:
 
 
 def _place(block: Block) -> None:
+    """Put in one wait for a block's threads, ahead of what may touch global memory; those of a role have their own."""
     for i, op in enumerate(block.ops):
         if op.define.regions == "warps":
             for region in op.regions:
@@ -32,8 +36,10 @@ def _place(block: Block) -> None:
 
 
 def dependent(fn: Function) -> tuple[bool | str, str]:
-    """Whether a kernel may start before the one ahead has ended ("even": with even programs, `runtime/driver.py`), and
-    why. By default products and clusters may: kernels that memory bounds lose."""
+    """Whether a kernel may start before the one ahead of it has ended ("even": where programs get multiprocessors
+    evenly, see `runtime/driver.py`), and why. Unless the author says so, products and clusters may: kernels that memory
+    bounds then share it with the end of the one ahead (H200, softmax and layer norm of 65536 rows of 1024: 82 and 84
+    us, 69 and 71)."""
     asked, ctas = fn.attrs.get("launch_pdl", "auto"), fn.attrs.get("num_ctas", 1)
     if not target_of(fn).hopper:
         return False, f"dependent launch: off, {target_of(fn).name} has none"

@@ -107,7 +107,7 @@ class Liveness:
         return found
 
     def _scratch(self, others: set[Op]) -> list[Area]:
-        """One area for uses with no other between; all of a loading role."""
+        """One area for all uses between which no other area is touched; all of a role that only loads."""
         found: list[Area] = []
         for role, order in enumerate(self.order):
             current: Area | None = None
@@ -207,6 +207,7 @@ class Liveness:
         return Step(first, then, block, wraps, there if there is not None and then.accesses[1] else None, loops, hint)
 
     def _mirror(self, ring: Area, depth: int, around: list[str]) -> Block | None:
+        """The block of the loading role that stands for a block of the computing one, both at `depth`."""
         found = self.chains([ring], 1)
         if any([b.parent.name for b in chain[1:depth + 1] if b.parent is not None] != around for chain in found):
             return None
@@ -227,6 +228,7 @@ class Liveness:
 
 
 def _frame(block: Block) -> Block:
+    """What a role does: the region of its elected thread where that is everything."""
     elects = [op for op in block.ops if op.name == "elect"]
     if len(elects) == 1 and all(op is elects[0] or op.define.pure for op in block.ops):
         return elects[0].regions[0]

@@ -7,6 +7,8 @@
                                        role_sync
                                        for ... {
                                          %p = dot_async %v, ..
+
+One that a loop does not change is written once, before the loop; other products of it, there and in loops, find it.
 """
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ def written(value: Value, index: int, name: str, b: Builder, c: Context, fence: 
 
 
 def _meet(block: Block, fence: bool) -> None:
-    """The buffer may still be read: meet at a block's end, or behind its last load (none moves down past a barrier).
-    Meetings, and with `fence` fences, are shared."""
+    """The product before may still read the buffer elsewhere: all threads meet at the end of a block, or behind the
+    load that is last there: the assembler moves no load down past a barrier, and else waits for one after the other
+    where they are needed. What was written just before shares its meetings, and with `fence` its fence."""
     ops = block.ops
     at = next((i for i in range(len(ops), 0, -1) if ops[i - 1].regions or not ops[i - 1].define.pure), 0)
     last = ops[at - 1].name if at else ""

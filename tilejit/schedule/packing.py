@@ -1,6 +1,7 @@
-"""Packs areas into one address range: two that clash never share a byte.
+"""Packs areas into one address range: two that clash never share a byte, any others may.
 
-Greedy: each at the lowest gap (best of four orders).
+Dynamic storage allocation, which is NP-hard, by the usual greedy way: areas one after the other, each at the lowest gap
+between those it clashes with (best of four orders).
 """
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ def from_registers(dot: Op) -> bool:
 
 
 def find_pieces(dot: Op, table: dict[Value, list[tuple[Op, int]]]) -> Pieces | None:
-    """The ops that compute a product's first operand from registers, if they can be written in pieces of K."""
+    """The ops that compute a product's first operand from registers, if they can be written in pieces of K.
+
+    None also where a piece's registers would only be other names of registers written before: those may still be read
+    by the piece's product of the iteration before."""
     v = dot.operands[0]
     if "begin" in dot.attrs or not from_registers(dot) or v.tile.shape[1] * v.dtype.bytes < 32 * PIECES:
         return None
@@ -106,7 +109,7 @@ def write_piece(pieces: Pieces, index: int, v: Value, views: dict[Op, Value], no
 
 
 def _sources(op: Op, axis: int) -> list[int | None] | None:
-    """Dimension along K (None: whole); None: no pieces."""
+    """An operand's dimension along K if `axis` of the result is (None: needed whole); None for no pieces."""
     shape = op.result.tile.shape
     if op.name == "desc_load":
         return [None] * len(op.operands) if len(shape) == 2 else None
@@ -130,7 +133,7 @@ def _sources(op: Op, axis: int) -> list[int | None] | None:
 
 
 def _is_new(v: Value, chosen: set[Op]) -> bool:
-    """Whether a value has new registers of its own."""
+    """Whether a value is computed into registers of its own by the chosen ops, and is no other name of older ones."""
     op = v.op
     if not isinstance(op, Op) or op not in chosen:
         return False

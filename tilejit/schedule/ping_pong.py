@@ -25,8 +25,8 @@ from tilejit.schedule.thread import thread
 
 
 def choose_ping_pong(fn: Function, rings: Sequence[Ring]) -> None:
-    """By default where num_warps is 4 and accumulators leave room. Raises CompilationError where it was asked for and
-    cannot be."""
+    """Two groups of consumers take the iterations of a persistent loop by turns: by default where num_warps is 4 and a
+    group's accumulators leave room. Raises CompilationError where it was asked for and cannot be."""
     asked = fn.attrs.get("num_consumer_groups")
     if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or "producers" not in fn.attrs):
         return
@@ -42,7 +42,7 @@ def choose_ping_pong(fn: Function, rings: Sequence[Ring]) -> None:
 
 
 def _dealt_loop(fn: Function, rings: Sequence[Ring]) -> tuple[Op | None, str]:
-    """The outermost loop to deal, or why there is none."""
+    """The loop whose iterations may be dealt to groups, the outermost of those, or why there is none."""
     if "producers" not in fn.attrs:
         return None, "the kernel is not specialised"
     if fn.attrs["num_warps"] != 4:
@@ -98,6 +98,7 @@ def deal_to_groups(fn: Function, block: Block, top: Builder, b: Builder,
 
 
 def _deal(fn: Function, loop: Op, top: Builder) -> dict[str, Value]:
+    """A loop that carries nothing: its body if the iteration is the group's, else what passes by."""
     body, groups = loop.regions[0], loop.attrs.pop("dealt")
     barrier = barriers(top, "order", groups, fn.attrs["num_warps"])
     b = beside(loop)

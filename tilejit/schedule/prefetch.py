@@ -5,6 +5,9 @@
       %v = await %a                          ->       %v = await %a
       use %v                                          use %v
                                                       if i + 1 < hi: fill %a {i = i + 1}
+
+`prompt` fills stand behind the last op that reads the slot of the trip, which they fill again, not at the loop's end.
+What their addresses need is computed ahead with them, and carried from iteration to iteration.
 """
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ def prefetch(fn: Function) -> Function:
 
 
 def _move(fill: Op, loop: Op, before: Builder) -> None:
+    """Fill `ahead` slots before the loop, and that many iterations early in it."""
     body, distance = loop.regions[0], fill.attrs.pop("ahead")
     prompt = fill.attrs.pop("prompt", False)
     found = address_slice(loop, [v for op in fill.regions[0].ops[:-1] for v in op.operands])
@@ -47,7 +51,8 @@ def _move(fill: Op, loop: Op, before: Builder) -> None:
 
 
 def _behind_readers(fill: Op, loop: Op) -> int:
-    """Behind all readers of this trip's slot; at the end with products in flight (branches make ptxas wait)."""
+    """Where in a loop's body all that read the slot of this trip have; at its end, if products may be in flight:
+    branches among their instructions make the assembler wait for each."""
     body = loop.regions[0]
     table, end = uses(body), len(body.ops) - 1
     named = [v for op in body.ops if op.name == "await" and op.attrs["ring"] == fill.attrs["ring"] for v in op.results]
@@ -61,6 +66,7 @@ def _behind_readers(fill: Op, loop: Op) -> int:
 
 
 def _fill(fill: Op, found: Ahead, loop: Op, iv: Value, carried: list[Value], b: Builder) -> list[Value]:
+    """Fill the next slot for the iteration `iv` if there is one, and carry its addresses on."""
     hi, body = loop.operands[1], loop.regions[0]
     within = b("cmp", iv, hi, pred="gt" if (const_of(loop.operands[2]) or 0) < 0 else "lt")
     env = {body.args[0]: iv, **{e.args[0]: now for e, now in zip(found.carried, carried)}}

@@ -12,18 +12,19 @@ from tilejit.schedule.operands import operand
 from tilejit.schedule.pieces import PIECES, from_registers, piece_type, write_piece
 from tilejit.schedule.rings import Ring
 
-#: Clocks from a slot's release until it is filled again, and of a wait between products; 16-bit operations a clock
-#: (H200).
+#: Clocks: from the release of a slot until a TMA copy has filled it again, and what it costs to wait for products
+#: before the next are issued; 16-bit floating point operations a clock. (H200, products of 4096 in tiles of
+#: 128x128x64, two slots: 1570 clocks a block with a round in flight, 1050 without.)
 COPY, DRAIN, FLOPS = 1500, 100, 4096
 #: Slots of rings of which one more copy under way is worth waiting for products.
 FEW_SLOTS = 3
 
 
 def find_chains(fn: Function, rings: Sequence[Ring], table: Uses) -> None:
-    """Loops whose products only pass their accumulators on: one round stays in flight.
+    """Loops all of whose products only pass their accumulators on: one round of wgmma groups stays in flight.
 
-    A first operand in pieces must be the only product's.
-    """
+    A first operand in registers is made in pieces, and then its product must be the only one of the loop: while one
+    piece is computed, the product of the piece before, of the last iteration's for the first one, is in flight."""
     for loop in listed(fn.body):
         dots = [op for r in loop.regions for op in listed(r) if op.name == "dot"] if loop.name == "for" else []
         if not dots or "pipelined" in loop.attrs:
@@ -44,6 +45,7 @@ def find_chains(fn: Function, rings: Sequence[Ring], table: Uses) -> None:
 
 
 def _only_passes_on(dot: Op, loop: Op, table: Uses) -> bool:
+    """Whether a product adds to what a loop carries for it alone, and reads slots, or a first operand in pieces."""
     body, acc = loop.regions[0], edge_of(dot.operands[2])
     return dot.parent is body and acc is not None and acc[0] is loop and table.get(dot.operands[2]) == [(dot, 2)] and \
         table.get(dot.result) == [(body.terminator, acc[1].index)] and "unit" not in dot.attrs and \
@@ -57,7 +59,9 @@ def chain_of(loop: Op) -> dict[Op, int]:
 
 
 def _is_shallow(fn: Function, rings: list[Ring], dots: list[Op]) -> bool:
-    """Whether a loop waits for copies: then slots are given back at once, so that all are under way, not one less."""
+    """Whether a loop waits for copies, not for products: then a slot is better given back as soon as its products are
+    done than behind the issue of the next ones, which wait for the next slot to be full. Where a role of its own copies
+    by TMA, into as many slots as the author says: with s of them, s copies are under way and not s - 1."""
     slots = min((r.slots for r in rings), default=0)
     if "producers" not in fn.attrs or not 1 < slots <= FEW_SLOTS or any(r.open or r.kind != "tensor" for r in rings):
         return False
@@ -111,6 +115,7 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
 
 
 def _sums(op: Op, extra: dict, b: Builder, c: Context) -> Value:
+    """What a product adds to; from zero it reads nothing (`zero`), in flight it writes registers of the one before."""
     before = c.flying.get(op)
     if const_of(op.operands[2]) == 0:
         extra["zero"] = True
@@ -126,7 +131,10 @@ def _wait(dot: Op, product: Value, b: Builder, c: Context) -> None:
 
 
 def _write_pieces(op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder, c: Context) -> None:
-    """A group for every piece. In a chain the iteration before is done before the last piece."""
+    """A wgmma group for every piece of the first operand, which is computed while the one before multiplies.
+
+    In a chain a piece's registers are written again in the next iteration, behind a fence; before the last piece all of
+    the iteration before is done."""
     pieces, bb = c.pieces[op], _operand(op, 1, b, c)
     c.fn.say("operand", f"dot operand a at {op.place} from registers, in {PIECES} pieces", op.place,
              operand=0, pieces=PIECES)
@@ -154,6 +162,7 @@ def _view(dot: Op, index: int, b: Builder, c: Context) -> Value | None:
 
 
 def _operand(dot: Op, index: int, b: Builder, c: Context) -> Value:
+    """A dot operand: the ring's slot in place, registers, or a staging buffer written from registers."""
     slot = _view(dot, index, b, c)
     if slot is not None:
         return slot
@@ -166,6 +175,7 @@ def _operand(dot: Op, index: int, b: Builder, c: Context) -> Value:
 
 
 def _in_registers(v: Value, b: Builder, c: Context) -> Value:
+    """A dot operand that wgmma cannot read in place, in registers (transposed copies included)."""
     op, now = v.op, c.now(v)
     if now is not v or not isinstance(op, Op) or op.name != "trans" or \
             isinstance(v.type, Tile) and v.type.layout is not None:

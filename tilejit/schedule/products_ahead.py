@@ -1,5 +1,8 @@
 """Products of the next iteration, issued before this one's result is used: a loop whose products start from zero.
 
+With the product (and what it needs) at stage 0 and everything else at stage 1, expanded in pairs (`rotate`), there are
+two sets of registers for the product, which are never copied:
+
     P0 = A[0] @ B[0]                                            in flight
     for i by 2, while i + 2 < n:
         P1 = A[i+1] @ B[i+1];  wait for all but one;  s = s + P0 * scale[i]
@@ -28,7 +31,8 @@ def may_issue_ahead(fn: Function) -> list[Op]:
 
 
 def find_products_ahead(fn: Function) -> tuple[dict[Op, set[Op]], int]:
-    """Loops whose products may be issued ahead, their stage 0 and a thread's registers."""
+    """The loops whose products may be issued ahead, with what that takes: stage 0; registers of a thread that computes.
+    Loads get the names that `decide` gives."""
     found: dict[Op, set[Op]] = {}
     loops = may_issue_ahead(fn)
     if not loops:
@@ -54,6 +58,7 @@ def _dots(loop: Op) -> list[Op]:
 
 
 def _first(loop: Op) -> set[Op]:
+    """A loop's product and what that needs of the loop, this iteration's and those before."""
     body, (dot,) = loop.regions[0], _dots(loop)
 
     def sources(v: Value) -> Sequence[Value]:

@@ -1,4 +1,7 @@
-"""The one budget of registers: how many the threads of each role have, and what of them is for anything but tiles."""
+"""The one budget of registers: how many the threads of each role have, and what of them is for anything but tiles.
+
+What tiles take: `accumulators` here, of sums before anything is scheduled; `ir.registers.peak` of a loop as it runs.
+"""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -6,8 +9,9 @@ from typing import NamedTuple
 from tilejit.ir import Function, Op, edges, listed, total_warps
 from tilejit.ir.types import DType, Tile
 
-#: Registers of a thread for all but tiles. "loop": of products; "epilogue": beside sums and loaded vectors; "tile":
-#: beside a warpgroup's whole tile; "copies": where warps copy.
+#: Registers of a thread that tiles leave to everything else. "loop": addresses, tickets, counters and masks in a loop
+#: of products; "epilogue": beside sums and vectors that are loaded while the last ones are computed; "tile": beside
+#: the sums of a whole tile that one warpgroup multiplies and stores; "copies": beside sums, where warps copy.
 BESIDE = {"loop": 28, "epilogue": 36, "tile": 104, "copies": 32}
 #: Registers of threads that copy by cp.async: the addresses of a tile, and what it takes to move them on.
 THREAD_PRODUCER = 72
@@ -33,8 +37,10 @@ def room(registers: int, what: str) -> int:
 
 
 def register_split(fn: Function, num_warps: int, producers: int = 4, threads_produce: bool = False) -> Shares:
-    """How consumers share registers with producers, in multiples of 8 (PTX ISA, setmaxnreg); all they can where a loop
-    has several products."""
+    """How num_warps consumer warps share a CTA's registers with producers. Consumers get all that can be had where a
+    loop has several products, whose sums and operands live at once.
+
+    The CTA's pool is launch count x warpgroups, counts are multiples of 8 (PTX ISA, setmaxnreg)."""
     consuming, filling = num_warps // 4, producers // 4
     groups = consuming + filling
     launch = min(256, 65536 // (128 * groups) // 8 * 8)

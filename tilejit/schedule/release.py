@@ -68,6 +68,7 @@ class _Release:
                 b.op("mbar_arrive", ring.empty, slot, *some, **self._arrivals(ring))
 
     def _find_last(self, ring: Ring, wait: Op) -> None:
+        """What reads a slot last: a product whose sums are waited for somewhere, or an op behind which it is free."""
         later = self._read_later(ring, wait.operands[1])
         for slot in later:
             if slot not in ring.later:
@@ -81,6 +82,7 @@ class _Release:
         return [op for op, i in self.uses[slot] if op.name == "view" and i == 1 and op.operands[0] in ring.buffers]
 
     def _read_later(self, ring: Ring, slot: Value) -> list[Value]:
+        """The names under which a slot is read once more without another wait, in a later trip or behind a loop."""
         found: list[Value] = []
         work, seen = [slot], set()
         while work:
@@ -97,6 +99,7 @@ class _Release:
         return found
 
     def _free(self, ring: Ring, slot: Value, block: Block, start: Op) -> None:
+        """Give a slot back behind what reads it last in a block, from `start` on."""
         views = [op.result for op in self._views(ring, slot) if op.parent is block]
         readers = [op for v in views for op in self._readers(v)]
         last = max([x for op in readers if (x := inside(block, op))], key=block.ops.index, default=start)
@@ -112,7 +115,8 @@ class _Release:
         self.behind.setdefault(max([last, *waits], key=block.ops.index), []).append((ring, slot))
 
     def _first_use(self, ring: Ring, load: Op, block: Block) -> Op:
-        """The first use of what a load gives, or the load where control flow or the next slot comes first."""
+        """What uses first what a load from a slot gives, whose registers the arrival waits for; the load itself where
+        that is control flow, or the ring's next slot, or the slot's next copy, comes first."""
         users, work = [], list(load.results)
         while work:
             for op, _ in self.uses.get(work.pop(), ()):
@@ -134,7 +138,7 @@ class _Release:
                 yield op
 
     def _arrivals(self, ring: Ring) -> dict[str, Any]:
-        """Who arrives, and where: a thread of each warpgroup for wgmma, else a lane of each warp."""
+        """Who arrives: a thread of each warpgroup where only wgmma reads, else a lane of each warp; and where."""
         views = [op.result for x in ring.buffers for op, _ in self.uses[x] if op.name == "view"]
         readers = [op for v in views for op in self._readers(v)]
         per = "warpgroup" if readers and all(op.name == "dot_async" for op in readers) else "warp"
@@ -143,6 +147,7 @@ class _Release:
 
     # -- slots of products in flight ----------------------------------------------------------------------------------
     def _reads(self, ring: Ring, v: Value, seen: set[Value]) -> bool:
+        """Whether a product behind sums in flight reads a slot of the ring last."""
         if v in seen:
             return False
         seen.add(v)
@@ -153,7 +158,7 @@ class _Release:
         return isinstance(v.op, Op) and v.op in ring.last or before is not None and self._reads(ring, before, seen)
 
     def _slot(self, ring: Ring, v: Value) -> Value:
-        """-1: none yet."""
+        """The slot that the product behind sums in flight reads, where those sums are; -1: none yet."""
         edge, op = edge_of(v), v.op
         if edge is not None:
             return self._carry(ring, edge[0], edge[1].index)[v.op is edge[0]]
@@ -163,6 +168,7 @@ class _Release:
         return beside(v.maker).const(-1, int32) if before is None else self._slot(ring, before)
 
     def _carry(self, ring: Ring, loop: Op, index: int) -> tuple[Value, Value]:
+        """The slot of what a loop carries as its value `index`, in the loop and behind it."""
         if (loop, index) not in ring.carried:
             body = loop.regions[0]
             init, end = loop.operands[loop.define.fixed + index], body.terminator.operands[index]
@@ -174,6 +180,7 @@ class _Release:
         return ring.carried[loop, index]
 
     def _may_be_none(self, ring: Ring, slot: Value) -> bool:
+        """Whether a slot may be -1: what carries it begins without a product."""
         edge = edge_of(slot)
         if edge is None or not any(slot in found for found in ring.carried.values()):
             return False
@@ -193,6 +200,7 @@ def _rings(fn: Function) -> list[Ring]:
 
 
 def _before(v: Value) -> Value | None:
+    """The sums that a product adds to, or that a fence hands on."""
     op = v.op
     if isinstance(op, Op) and op.name in ("dot_async", "dot_fence"):
         return op.operands[2 if op.name == "dot_async" else v.index]
@@ -200,7 +208,7 @@ def _before(v: Value) -> Value | None:
 
 
 def _retired(op: Op) -> list[Value]:
-    """The sums whose products have read their slots."""
+    """The sums whose products have read their slots behind a wait, or behind the first fence of a loop's trip."""
     if op.name == "dot_wait":
         return op.operands
     found = []

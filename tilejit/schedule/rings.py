@@ -88,7 +88,7 @@ def find_rings(fn: Function, ops: Sequence[Op], table: Uses) -> list[Ring]:
 
 
 def _homes(loads: list[Op]) -> dict[str | None, Op]:
-    """The innermost loop of each ring: a rotated one has loads before and behind."""
+    """The innermost loop that each ring named in the text is for: a rotated loop has loads before and behind."""
     found: dict[str | None, Op] = {}
     for op in loads:
         loop, name = loop_around(op), op.attrs.get("ring")
@@ -98,7 +98,7 @@ def _homes(loads: list[Op]) -> dict[str | None, Op]:
 
 
 def _merged(rings: list[Ring], alike: Callable[[Ring, Ring], bool]) -> list[Ring]:
-    """Alike ones made one: one ticket, one wait, one release."""
+    """The same rings, those that are alike made one: one ticket, one wait and one release for all of their loads."""
     made: list[Ring] = []
     for ring in rings:
         for other in [r for r in made if alike(r, ring)]:
@@ -111,6 +111,7 @@ def _merged(rings: list[Ring], alike: Callable[[Ring, Ring], bool]) -> list[Ring
 
 
 def _share(one: Ring, two: Ring) -> bool:
+    """Whether two rings in a block feed the same products, or in a loop share one, with all loads before the first."""
     block = one.loads[0].block
     if not (one.views and two.views and two.loads[0].parent is block and one.slots == two.slots and
             one.kind == two.kind and one.by_warps == two.by_warps):
@@ -143,6 +144,7 @@ def fill_ahead(fn: Function, ops: Sequence[Op], rings: list[Ring], in_pieces: se
 
 
 def _ahead_problem(loop: Op, loads: list[Op]) -> str:
+    """Why loads of a loop cannot be issued ahead in the inline form; empty if they can."""
     if loop.name != "for":
         return "the loop is a while"
     if any(op.parent is not loop.regions[0] for op in loads):
@@ -154,6 +156,7 @@ def _ahead_problem(loop: Op, loads: list[Op]) -> str:
 
 
 def _alike_ahead(one: Ring, two: Ring) -> bool:
+    """Whether those who compute fill two rings ahead by the same copies: not too many, by cp.async."""
     def shape(ring: Ring) -> tuple:
         return (ring.ahead, ring.prompt, ring.loop, ring.kind, ring.slots, ring.views, ring.by_warps, ring.open)
 
@@ -164,6 +167,7 @@ def _alike_ahead(one: Ring, two: Ring) -> bool:
 
 
 def _copies(ring: Ring) -> int:
+    """Copies by cp.async of a thread for a ticket, each to an address of its own."""
     found = [(load.operands[0].type, load.attrs.get("vec", 1)) for load in ring.loads]
     return sum(t.layout.num_registers // vec for t, vec in found if isinstance(t, Tile) and t.layout is not None)
 

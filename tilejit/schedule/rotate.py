@@ -56,6 +56,7 @@ def rotate(fn: Function) -> Function:
 
 
 def _run(part: Staged, stages: tuple[int, ...], envs: dict[int, dict[Value, Value]], b: Builder) -> None:
+    """Ops of these stages in order, each in the environment of its iteration."""
     loaded = set()
     for op in part.ops:
         stage = part.times[op].stage
@@ -73,16 +74,19 @@ def _run(part: Staged, stages: tuple[int, ...], envs: dict[int, dict[Value, Valu
 
 
 def _first(part: Staged, inits: list[Value], b: Builder) -> list[Value]:
+    """Stage 0 of the first iteration; what the steady state begins with."""
     env = {part.body.args[0]: part.loop.operands[0], **dict(zip(part.args, inits))}
     _run(part, (0,), {0: env}, b)
     return [env.get(v, v) for v in part.early.values()] + [env[v] for v in (*part.kept, *part.queued)]
 
 
 def _carried(part: Staged, values: list[Value]) -> tuple[dict[Value, Value], dict[Value, Value]]:
+    """What is carried from trip to trip, for stage 0 and for stage 1."""
     return dict(zip(part.early, values)), dict(zip((*part.kept, *part.queued), values[len(part.early):]))
 
 
 def _trip(part: Staged, index: Value, carried: list[Value], b: Builder) -> list[Value]:
+    """Stage 0 of an iteration with stage 1 of the one before; what is carried on."""
     now, before = _carried(part, carried)
     now[part.body.args[0]] = index
     _run(part, (0, 1), {0: now, 1: before}, b)
@@ -121,6 +125,7 @@ def _in_pairs(part: Staged, carried: list[Value], b: Builder) -> list[Value]:
 
 
 def _last(part: Staged, carried: list[Value], b: Builder) -> list[Value]:
+    """Stage 1 of the last iteration; what the loop gives."""
     found, env = _carried(part, carried)
     _run(part, (1,), {1: env}, b)
     return [found[arg] if arg in found else env[part.late[arg]] for arg in part.args]
@@ -146,6 +151,7 @@ def _expand(parts: list[Staged]) -> None:
 
 
 def _pipeline(parts: list[Staged], runs: list[Value | None], b: Builder) -> list[Value]:
+    """The parts of loops of which one runs at least; `runs`: whether each does, None if it surely does."""
     inits = parts[0].loop.operands[3:]
 
     def first(j: int, b: Builder) -> list[Value]:
@@ -170,7 +176,7 @@ def _pipeline(parts: list[Staged], runs: list[Value | None], b: Builder) -> list
 
 
 def _runs(loop: Op, b: Builder) -> Value | None:
-    """None: surely."""
+    """Whether a loop has an iteration; None if it is known to have one."""
     known = [const_of(v) for v in loop.operands[:3]]
     if None not in known and len(range(*known)) > 0:
         return None

@@ -1,4 +1,8 @@
-"""What lies behind the end of a row that a mask ends (`i < n`): the strips there need not be worked on."""
+"""What lies behind the end of a row that a mask ends (`i < n`): the strips there need not be worked on.
+
+They are left out of a pass whose stores the mask stops, and whose reductions find the same number in every element:
+that is computed once and folded in (for the sum of k elements, k times it). The strips before them need no mask.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -8,7 +12,8 @@ from tilejit.ir.types import DType, elem_of, int1, int32
 
 
 class RowEnd:
-    """Where a row ends. `bound`: what all masks compare with; wide: whether a value is like the row."""
+    """Where the row ends that ops work on. `bound`: what all masks compare the elements' index with; wide: whether a
+    value is a tile like the row, element for element."""
 
     def __init__(self, ops: Iterable[Op], wide: Callable[[Value], bool]):
         self.wide = wide

@@ -13,8 +13,8 @@ from tilejit.schedule.buffers import barriers
 from tilejit.schedule.liveness import Area, Liveness, Step
 from tilejit.schedule.thread import thread
 
-#: What a separation may cost: nothing; a barrier; a wait for another role or for stores; rings do not run ahead;
-#: impossible.
+#: What a separation may cost, in rising order: it is there (or the author asked for it); one more barrier; a role waits
+#: for another one, or for stores in every iteration; rings do not run ahead from tile to tile; there can be none.
 FREE, MEET, WAIT, DRAIN, NEVER = range(5)
 
 
@@ -71,7 +71,7 @@ def separate(live: Liveness, shared: list[tuple[Area, Area]]) -> list[Record]:
 
 
 def _meet(live: Liveness, step: Step, needs: list[str]) -> None:
-    """Behind the author's hint, else before the next owner."""
+    """Behind the author's hint if there is one on the way, else right before the next owner."""
     at = live.span(step.then, 0, step.block)[0]
     if step.hint is not None and not step.wraps:
         at = step.block.ops.index(inside(step.block, step.hint)) + 1        # type: ignore[arg-type]
@@ -84,6 +84,7 @@ def _meet(live: Liveness, step: Step, needs: list[str]) -> None:
 
 
 def _hand_over(live: Liveness, gate: Op, block: Block, wraps: bool, group: list[Step]) -> None:
+    """The role that computes arrives on a new mbarrier; the one that loads waits for it before `gate`."""
     fn, roles = live.fn, live.roles
     assert roles is not None
     ctas = fn.attrs.get("num_ctas", 1)

@@ -1,5 +1,8 @@
 """Waits for products, each as late as it can be, and how many groups may stay in flight at each.
 
+A role is written as if products were done where they are issued. Here waits sink, with the releases that they are for,
+to what needs them, and this is the one place that knows `pending` (`ir/flight.py` says what is in flight):
+
     %p = dot_async %a, %b, %s                          %p = dot_async %a, %b, %s
     %x = dot_wait %p                                   %q = dot_async %c, %d, %t
     mbar_arrive %ab_empty, %slot                       %x = dot_wait %p {pending=1}
@@ -7,6 +10,8 @@
     %y = dot_wait %q                                   %u = exp2 %x
     %u = exp2 %x                                       %y = dot_wait %q {pending=0}
     %v = mul %y, %u                                    %v = mul %y, %u
+
+A `dot_fence` stays where it is, and waits for what is given back or written before the next product.
 """
 from __future__ import annotations
 
@@ -74,6 +79,7 @@ def _sink(block: Block, guarded: dict[Value, str]) -> None:
 
 
 def _products(wait: Op) -> tuple[Op, ...]:
+    """The products behind the sums that are waited for, as far as they are in this block."""
     found, v = [], wait.operands[0]
     while isinstance(v.op, Op) and v.op.name in ("dot_async", "dot_fence"):
         if v.op.name == "dot_async":
@@ -83,6 +89,7 @@ def _products(wait: Op) -> tuple[Op, ...]:
 
 
 def _holder(op: Op, sinking: list[Sinking], guarded: dict[Value, str], adjacent: bool) -> Sinking | None:
+    """The wait that a release stays behind: of the last product that reads the slot, or right before it."""
     if op.name != "mbar_arrive":
         return None
     for x in reversed(sinking):
@@ -92,7 +99,7 @@ def _holder(op: Op, sinking: list[Sinking], guarded: dict[Value, str], adjacent:
 
 
 def _needed(op: Op, sinking: list[Sinking]) -> int:
-    """How many waits must be over before an op."""
+    """How many of the waits must be over before an op: those whose sums it uses, all at control flow and barriers."""
     ends = op.regions and op.name != "elect" and op.define.regions != "fold" or "terminator" in op.define.traits
     if ends or "sync" in op.define.effects and "scheduled" not in op.define.traits:
         return len(sinking)
@@ -110,6 +117,7 @@ def _count(op: Op, state: Flights, guarded: dict[Value, str]) -> None:
 
 
 def _behind(fence: Op) -> Iterator[Op]:
+    """What comes between a fence and the next product or wait, round the loop that it is in."""
     block = fence.block
     at = block.ops.index(fence)
     around = block.ops[:at] if block.parent is not None and block.parent.name == "for" else []

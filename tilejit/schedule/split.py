@@ -1,4 +1,8 @@
-"""Writes roles, each a slice of the function, and the protocol between them."""
+"""Writes roles, each a slice of the function, and the protocol between them.
+
+The producer keeps fills, and whatever decides where, whether and how often they happen, the store role the stores, the
+consumers everything else; all the whole loop nest, so nested and persistent loops need no special case.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -67,7 +71,7 @@ def _write_roles(fn: Function, block: Block, ops: list[Op], rings: list[Channel]
 
 
 def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder, stores: bool = False) -> Block:
-    """stores: one of those stores."""
+    """All but what other roles do, in place. stores: one of those stores."""
     b = Builder(block, 0, fn.loc)
     first = b.const(0, int32), b.const(1, int32)
     skips = deal_to_groups(fn, block, top, b, first)
@@ -81,7 +85,7 @@ def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder, st
 
 
 def _producer(fn: Function, source: Block, ops: list[Op], rings: list[Channel]) -> Block:
-    """One thread, or all where all copy."""
+    """What fills rings: one thread, or all where all copy."""
     fills = [op for op in ops if op.attrs.get("role") == "producer"]
     body = _slice(source, {op: [v for x in op.regions[0].ops[:-1] for v in x.operands] for op in fills})
     for op in listed(body):
@@ -113,7 +117,7 @@ def _store_role(fn: Function, source: Block, ops: list[Op], stores: list[Op]) ->
 
 
 def _slice(source: Block, wanted: Mapping[Op, Sequence[Value]]) -> Block:
-    """A copy with some ops, what they need, and the control flow around."""
+    """A copy of a block with some ops, what these operands of theirs need, and the control flow around them."""
     needed = backward_slice(wanted)
     around = {op: any(x in wanted for x in whole(op)[1:]) for op in listed(source) if op.define.carries}
 

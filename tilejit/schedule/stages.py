@@ -55,6 +55,7 @@ class Staged:
         return self.times[v.op].stage if isinstance(v.op, Op) and v.op in self.times else 0
 
     def _check(self) -> None:
+        """Every dependence points forward in time: within an iteration, and through what is carried to the next one."""
         for op in self.ops:
             if self.times[op].stage not in (0, 1):
                 raise VerificationError(f"stage {self.times[op].stage}: loops have stages 0 and 1", op.loc)
@@ -76,7 +77,8 @@ class Staged:
             raise VerificationError(f"{problem}: the loop cannot be rotated", self.loop.loc)
 
     def goes_on_in(self, other: Staged, fn: Function) -> bool:
-        """Whether the next loop is `joined`: begins with what this ends with, alike at stage 1."""
+        """Whether the next loop is to be `joined`, begins with what this one ends with, and does the same at stage 1,
+        which is done under its first stage 0 then."""
         one, two = self.loop, other.loop
         if not two.attrs.get("joined") or one.parent is not two.parent or one.parent is None or \
                 two.operands[3:] != one.results:
@@ -119,7 +121,7 @@ def mark(loop: Op, times: dict[Op, tuple[int, int]], rings: dict[str, tuple]) ->
 
 
 def _read_again(loop: Op, load: Op) -> None:
-    """The slot's name a trip later, for products at stage 1."""
+    """Where products at stage 1 read the slot of a load at stage 0: the name of that slot a trip later (`again`)."""
     body, table = loop.regions[0], uses(top_of(loop))
     late = [(u, i) for u, i in table.get(load.result, ()) if u.attrs.get("stage", 0) > load.attrs["stage"]]
     if not late or not in_place(load.result, table):

@@ -5,6 +5,9 @@
       %x = load %a                                    %x = load %a
     }                                                 yield ptr_add %a, 4096
                                                     }
+
+Products of 64 bits take three instructions; a sum takes two. Integers of 32 bits, which may wrap around, stay as they
+are, and so do loops of so few trips that ptxas writes them out.
 """
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from tilejit.ir.types import DType, Ptr, Tile, elem_of, int32, int64
 
 #: Instructions of an op on 64 bits; those that are not here take none.
 COSTS = {"mul": 3, "add": 2, "sub": 2, "ptr_add": 3, "cast": 1}
-#: Instructions a carried value saves at least; values a loop carries at most.
+#: Instructions that a value takes, at least, to be carried, and values that one loop carries so, at most, each in two
+#: registers.
 LEAST, MOST = 4, 8
 #: Instructions of all trips of a loop, about, up to which ptxas writes it out.
 WRITTEN_OUT = 1500
@@ -32,11 +36,13 @@ def step_addresses(fn: Function) -> Function:
 
 
 def _same(op: Op) -> bool:
+    """Whether a multiple of the index goes through an op as it is: the same numbers, in another shape at most."""
     return "keeps_sign" in op.define.traits and "collective" not in op.define.traits and (
         "shape" in op.define.traits or "identity" in op.define.traits)
 
 
 def _written_out(loop: Op) -> bool:
+    """Whether ptxas writes all trips of a loop one behind the other."""
     lo, hi, step = map(const_of, loop.operands[:3])
     if lo is None or hi is None or not step:
         return False
@@ -102,6 +108,7 @@ class _Loop:
         return sum(COSTS.get(op.name, 0) for op in self.chain(v) if self.kind(op.result) == "moves")
 
     def _carry(self, v: Value) -> Value:
+        """The block argument that is to take a value's place."""
         loop, body, b = self.loop, self.body, beside(self.loop)
         env = {body.args[0]: loop.operands[0]}
         for op in self.chain(v):
@@ -141,6 +148,7 @@ class _Loop:
 
 
 def _linear(op: Op, kinds: list[str]) -> bool:
+    """Whether the result of an op on what stays or moves goes as far in every trip."""
     tile, wide = isinstance(op.result.type, Tile), _wide(op.result)
     if _same(op) or op.name == "ptr_add":
         return wide and all(_wide(x) for x, k in zip(op.operands, kinds) if k == "moves")
@@ -157,6 +165,7 @@ def _wide(v: Value) -> bool:
 
 
 def _number(v: Value) -> Pace | None:
+    """The scalar that is everywhere in a value, a number if it is known."""
     while isinstance(v.type, Tile) and isinstance(v.op, Op) and _same(v.op):
         v = v.op.operands[0]
     known = const_of(v)
@@ -164,6 +173,7 @@ def _number(v: Value) -> Pace | None:
 
 
 def _fold(name: str, x: Pace, y: Pace, b: Builder) -> Pace:
+    """A sum (`add`) or a product (`mul`), a number where it is known."""
     if isinstance(x, int) and isinstance(y, int):
         return x * y if name == "mul" else x + y
     if name == "mul" and 0 in (x, y):

@@ -28,8 +28,9 @@ def is_store(op: Op) -> bool:
 
 @dataclass(frozen=True)
 class Staging:
-    """A store in one CTA: pieces of `size` along `axis`, `slots` for each of `stripes`, one a warpgroup. slice: the
-    dimension that CTAs divide."""
+    """How a store is staged in one CTA: pieces of `size` elements along `axis`, a `buffer` of `slots` for each of the
+    `stripes` of the other dimension, one a warpgroup (with one all write a piece together). slice: the dimension of
+    which the CTAs of a cluster store a part each."""
 
     size: int
     axis: int
@@ -45,7 +46,8 @@ class Staging:
 
 
 def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Staging:
-    """in_rounds: all slots a whole number of times. Raises ClusterError where CTAs do not divide the tile."""
+    """in_rounds: every store goes through all slots a whole number of times. Raises ClusterError for a tile that the
+    CTAs of a cluster do not divide along one dimension of the block."""
     desc = op.operands[0].desc
     assert isinstance(t.elem, DType) and t.layout is not None
     ctas, shape, layout, cut = fn.attrs.get("num_ctas", 1), t.shape, t.layout, None

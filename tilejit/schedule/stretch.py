@@ -10,13 +10,14 @@ from tilejit.layout.clusters import strip_size
 from tilejit.schedule.row_end import RowEnd
 from tilejit.schedule.strip import Row, from_start
 
-#: Bytes of a strip a thread; elements where rows begin anywhere, whose last strip has costly masks.
+#: Bytes of a strip a thread: one access of shared memory. Elements of one where threads hold single elements of rows
+#: that begin anywhere: what the last strip costs more, for its masks, is so much less of a row.
 STRIP, SINGLE = 16, 2
 
 
 class Stretch:
-    """What follows from a row in its block. back: the store through the row's own place; side_by_side: several elements
-    a thread."""
+    """What follows from a row in its block, from one op to another. back: the store that goes through the row's own
+    place; side_by_side: threads have several elements side by side of a row that begins anywhere."""
 
     def __init__(self, block: Block, load: Op, stores: Sequence[Op], ctas: int, fuses: bool):
         self.block, self.load, self.stores, self.fuses = block, load, stores, fuses

@@ -6,6 +6,9 @@
     %s = sub %v, splat %m                         yield maximum %a0, %vi }
     store %p, %s, cmp %i, %n                    %m = reduce %a
                                                 for %i = 0, 7 {.. store %pi, %si };  store %p7, %s7, cmp %i7, %n
+
+A thread holds a strip at a time, whatever the row's width. Reductions of which none needs another one share a pass.
+Sums of a thread's elements are by position in the strip, strip after strip.
 """
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from tilejit.schedule.strip import Row, Strip, from_start
 
 #: Elements of a row a thread from which on it is worked on in strips: fewer are held at less cost.
 LEAST = 32
-#: Registers of a thread then, where more programs would fit; of rows that begin anywhere; of 64-bit numbers.
+#: Registers that a thread then has at least, where more programs would find room on a multiprocessor; of rows that
+#: begin anywhere; of numbers of 64 bits.
 REGISTERS, UNALIGNED, DOUBLE = 64, 80, 96
 #: Bytes of what is read at once from shared memory where weights are loaded one by one beside it.
 WORD = 4
@@ -47,7 +51,7 @@ def strip_rows(fn: Function) -> Function:
 
 
 class _Passes:
-    """tail: the last strip; rest: results still to be folded."""
+    """A stretch in passes over its row. tail: the strip in which it ends; rest: results still to be folded."""
 
     def __init__(self, stretch: Stretch):
         self.stretch, self.row, self.ends = stretch, stretch.row, stretch.ends

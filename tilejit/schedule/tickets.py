@@ -78,7 +78,7 @@ def write_tickets(block: Block, rings: list[Channel], first: tuple[Value, Value]
 
 
 def _thread_awaits(block: Block, ring: Channel, ops: list[Op], zero: Value, skip: Value | None) -> None:
-    """From await to await, with what is known of the next slot."""
+    """Carry a ring's tickets from await to await, what is known of the next slot, and the last one if named again."""
     peeks, again = ([op for op in ops if op.name == "peek"], [op for op in ops if "again" in op.attrs])
     more = [Builder(block, 0, block.ops[0].loc).const(True, int1)] if peeks else []
     more += [zero] if again else []
@@ -92,6 +92,7 @@ def _thread_awaits(block: Block, ring: Channel, ops: list[Op], zero: Value, skip
 
 
 def _branch(fill: Op) -> Op | None:
+    """The branch around a fill, if it does nothing else."""
     branch = fill.parent.parent if fill.parent else None
     if branch is None or branch.name != "if" or branch.results or len(branch.regions[1].ops) > 1:
         return None
@@ -100,7 +101,7 @@ def _branch(fill: Op) -> Op | None:
 
 @dataclass
 class _Awaiting:
-    """The ticket, whether it is filled (`peeks`), the last slot (`again`)."""
+    """What awaits carry: the ticket, whether its slot is being filled (`peeks`), the last slot (if named `again`)."""
 
     ring: Channel
     peeks: int
@@ -147,14 +148,14 @@ def _views(op: Op, slot: Value, b: Builder) -> None:
 
 
 def _landed(op: Op, ticket: list[Value], ring: Channel) -> list[Value]:
-    """Before a descriptor is written."""
+    """Before a descriptor is written that is copied through, what was copied so has landed."""
     b = beside(op)
     b.op("mbar_landed", ring.full, ring.place(ticket[0], b), ticket[1])
     return ticket
 
 
 def _fill(op: Op, ticket: list[Value], ring: Channel, elected: bool) -> list[Value]:
-    """By one thread or all; under `op`'s condition if that is a branch."""
+    """The copies of one ticket, by one thread or all; where `op` is a branch around the fill, only on its condition."""
     b = beside(op)
     if ring.empty is None:
         b.op("role_sync")
