@@ -179,7 +179,7 @@ def test_attention_is_rotated_from_the_form_that_users_write():
     shape = [op.name + str(op.attrs.get("pending", "")) for op in loop.regions[0].ops if op.name in (
         "dot_async", "dot_wait", "mbar_arrive", "reduce", "exp2", "cast", "mbar_wait")]
     assert shape == ["mbar_wait", "dot_async", "mbar_wait", "dot_async", "dot_wait1", "mbar_arrive", "reduce", "exp2", "exp2",
-                     "reduce", "dot_wait0", "mbar_arrive", "cast"]
+                     "reduce", "reduce", "dot_wait0", "mbar_arrive", "cast"]         # the sum of weights, within a thread
     if k.resources is not None:
         assert k.resources.registers == 168 and k.resources.clean
 
