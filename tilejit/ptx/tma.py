@@ -317,7 +317,8 @@ def _local_load(e: Emitter, op: Op) -> None:
     if shift is None and len(op.operands) == 1 and layout is whole and not _apart(view):
         regs = load_tile(e, tile, buffer, e.views[view], op.attrs.get("at"), in_pairs(e, op.result))
         e.set(op.result, regs)
-        _note_reads(e, tile, regs)
+        if "at" not in op.attrs:             # a piece of an operand goes to its product before the arrival
+            _note_reads(e, tile, regs)
         return
     if shift is not None and ctas > 1 and view.maker.name != "strip":
         raise ClusterError("an unaligned row of a cluster is read in strips only", op.loc)
