@@ -157,7 +157,7 @@ def test_what_is_walked_together_stays_in_l2():
     """2048 rows, 4096 where K is short, and where that is all of a matrix of 17 MiB or less; rounded up to tiles, of which
     there are at most 16 or 32. One row after another where the first operand is the larger one and the other one small."""
     assert {t.m: (t.group(8192, 8192, 64), t.group(8192, 8192, 16)) for t in (*LARGE, *SMALL) if not t.columns} == {
-        256: (8, 1), 128: (16, 1), 64: (16, 1)}
+        256: (8, 16), 128: (16, 32), 64: (16, 32)}
     t = Way(128, 192, 4)
     assert [t.group(m, 9000, blocks) for m, blocks in ((8192, 64), (8192, 32), (4096, 32), (4096, 33), (8192, 16), (512, 8))] == [
         16, 16, 32, 32, 32, 32]

@@ -69,7 +69,7 @@ class Way:
         """Rows of tiles that are walked together, so that operands stay in L2: twice as many where K is short or
         4096 rows are all. Programs side by side should read the same of the larger operand."""
         pitch = blocks * self.k_bytes
-        if rows >= columns and columns * pitch <= _WALKED and not self.columns:
+        if rows >= columns and columns * pitch <= _WALKED // 2 and not self.columns:
             return 1
         return cdiv(4096 if pitch <= 2048 or rows * pitch <= _WALKED else 2048, max(self.m, 128))
 
