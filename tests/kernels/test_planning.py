@@ -62,16 +62,15 @@ def test_chips_by_name():
 @given(PROBLEMS, st.integers(1, 3))
 def test_more_takes_longer(p, times):
     """A deeper K, more rows and more columns never take a way less time (but for what idle multiprocessors leave the
-    others, and cost memory); a second batch neither. (More columns of rows narrower than a line may, and
-    rows where others were filled in.)"""
-    p, chip = replace(p, b_rows=False), replace(CHIP, outside=1.0)
-    tiles = ways_of(p, chip)
-    t = estimate(p, tiles, chip, parts=np.ones(len(tiles.ways), int))
-    assert np.isfinite(t).any() and (t[np.isfinite(t)] > chip.launch).all()
+    others, and cost memory); a second batch neither. (More columns of rows narrower than a line may.)"""
+    p = replace(p, b_rows=False)
+    tiles = ways_of(p, CHIP)
+    t = estimate(p, tiles, CHIP, parts=np.ones(len(tiles.ways), int))
+    assert np.isfinite(t).any() and (t[np.isfinite(t)] > CHIP.launch).all()
     for more in (replace(p, k=p.k * (1 + times)), replace(p, m=p.m * (1 + times)), replace(p, n=p.n * (1 + times)),
                  replace(p, batches=1 + times)):
-        after = estimate(more, tiles, chip, parts=np.ones(len(tiles.ways), int))
-        assert (after >= 0.95 * t - 444).all()
+        after = estimate(more, tiles, CHIP, parts=np.ones(len(tiles.ways), int))
+        assert (after >= 0.95 * t - CHIP.overlap).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -122,7 +121,6 @@ def test_what_is_read_twice_takes_longer():
     assert one(p, t, CHIP) < one(replace(p, pitches=(8192, 8192, 8208)), t, CHIP)
     wide, narrow = Way(128, 192, 4), Way(128, 160, 4)
     assert narrow.strip == 32 and wide.strip == 64
-    p = problem(4096, 3840, 4096)                 # whole tiles of both
     rows = replace(p, b_rows=True)
     assert one(rows, wide, CHIP) == one(p, wide, CHIP) and one(rows, narrow, CHIP) > one(p, narrow, CHIP)
 
@@ -159,8 +157,8 @@ def test_what_is_walked_together_stays_in_l2():
     assert {t.m: (t.group(8192, 8192, 64), t.group(8192, 8192, 16)) for t in (*LARGE, *SMALL) if not t.columns} == {
         256: (8, 16), 128: (16, 32), 64: (16, 32)}
     t = Way(128, 192, 4)
-    assert [t.group(m, 9000, blocks) for m, blocks in ((8192, 64), (8192, 32), (4096, 32), (4096, 33), (8192, 16), (512, 8))] == [
-        16, 16, 32, 32, 32, 32]
+    sizes = (8192, 64), (8192, 32), (4096, 32), (4096, 33), (8192, 16), (512, 8)
+    assert [t.group(m, 9000, blocks) for m, blocks in sizes] == [16, 16, 32, 32, 32, 32]
     assert t.group(7168, 200, 128) == 1 and t.group(200, 7168, 128) == 32
     assert Way(128, 224, 4, 2, "N").group(7168, 200, 128) == 16
 
@@ -278,5 +276,5 @@ def test_programs_share_multiprocessors_where_there_are_more_of_them():
     """Eighty programs that could be two a multiprocessor are one; twice as many as multiprocessors are two."""
     alone, beside = Way(128, 16, 4, swap=True), Way(128, 16, 4, swap=True, together=2)
     few, many = problem(8, 80 * 128, 14568), problem(8, 264 * 128, 14568)
-    assert one(few, beside, CHIP) < 1.06 * one(few, alone, CHIP)
+    assert one(few, beside, CHIP) < 1.02 * one(few, alone, CHIP)
     assert one(many, beside, CHIP) > 1.3 * one(few, beside, CHIP)

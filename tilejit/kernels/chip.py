@@ -16,43 +16,42 @@ FOLDER = Path(__file__).parent / "chips"
 class Chip:
     """What an estimate knows of a chip. Times are nanoseconds, rates are a nanosecond's of one multiprocessor.
 
-    launch, second: a launch, and one more behind it; cluster: the start of one. tensor: results times bytes of K
-    that the tensor cores multiply. load, l2: bytes that TMA brings a multiprocessor, and that L2 gives each of all;
-    outside: how much longer rows of tiles take that lie beyond a matrix's end, which TMA fills in; memory: bytes
-    that memory gives, beyond the `resident` ones that L2 keeps; line: one request of a line of L2 that all programs
-    want at once. latency: from a block's request to its arrival, which as many blocks share as are on their way;
-    block, pair: what each block takes beside, and more where CTAs wait for one another. hiding: exponent of the sum
-    of what happens at once, behind: of that and memory. sector, ragged: by how much longer bytes of lines take that
-    begin with sectors of L2 (32 bytes) but not with its lines (128), and elsewhere. store: results of 16 bits that
-    are stored, ragged_result: by how much longer where lines of the result do not begin with those of L2; stored:
-    the round trip of a tile's store; shown: the share of all that which is not hidden where tiles are taken in
-    turn; activation: results that "gelu" is computed of. part: bytes of partial sums, written and read; meet,
-    exchange: what CTAs that divide K take to meet, and the bytes that they exchange. copy: bytes copied within L2,
-    each read and written; stream: bytes that copies bring from and to memory; scattered: units that copies store;
-    lined, row: elements that eight warps store where TMA does not, in lines, and what a row of a tile takes them;
-    pieces: those that threads copy into shared memory. promote: what a block takes whose sums are promoted, where
-    its scales come with it; waiting, promoted: what others take, and results of theirs; widened: weights that
-    become 16-bit numbers, widens: those of a warpgroup."""
+    launch, second: a launch, and one more behind it; overlap: what of that passes while the launch ahead ends; cluster:
+    the start of one. tensor: results times bytes of K that the tensor cores multiply. load, l2: bytes that TMA brings a
+    multiprocessor, and that L2 gives each of all; memory: bytes that memory does, beyond the `resident` ones that L2
+    keeps; line: one request of a line of L2 that all programs want at once. latency: from a block's request to its
+    arrival, which as many blocks share as are on their way; block: what
+    each block takes beside. hiding: exponent of the sum of what happens at once. sector, ragged: by how much longer
+    bytes of lines take that begin with sectors of L2 (32 bytes) but not with its lines (128), and elsewhere. idle: the
+    same of memory, where many multiprocessors have nothing to do and launches overlap. store: results of 16 bits that
+    are stored, ragged_result: by how much longer where lines of the result do not begin with those of L2; stored: the
+    round trip of a tile's store; shown: the share of all that which is not hidden where tiles are taken in turn;
+    activation: results that "gelu" is computed of. part: bytes of partial sums, written and read; meet, exchange: what
+    CTAs that divide K take to meet, and the bytes that they exchange. copy: bytes copied within L2, each read and
+    written; stream: bytes that copies bring from and to memory; scattered: units that copies store; lined, row:
+    elements that eight warps store where TMA does not, in lines, and what a row of a tile takes them; pieces: those
+    that threads copy into shared memory. promote: what a block takes whose sums are promoted, where its scales come
+    with it, promoted: results of others; widened: weights that become 16-bit numbers, widens: those of a
+    warpgroup."""
 
     name: str
     multiprocessors: int
     launch: float
     second: float
+    overlap: float
     cluster: float
     tensor: float
     load: float
     l2: float
-    outside: float
     memory: float
     resident: float
     line: float
     latency: float
     block: float
-    pair: float
     hiding: float
-    behind: float
     sector: float
     ragged: float
+    idle: float
     store: float
     ragged_result: float
     stored: float
@@ -68,7 +67,6 @@ class Chip:
     row: float
     pieces: float
     promote: float
-    waiting: float
     promoted: float
     widened: float
     widens: float

@@ -1,8 +1,8 @@
 """How long a way to compute a product takes: one estimate for all of them.
 
 A program's blocks of K take as long as their products, their bytes, or a share of a load's latency; what happens at
-once is added with an exponent, as is memory's time. Then come stores, launches and handing over parts. The numbers
-are the chip's (`chip.py`).
+once is added with an exponent. Then come stores, launches, what memory brings beyond what L2 keeps, and handing over
+parts. The numbers are the chip's (`chip.py`).
 """
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import SHARED, Way
 
 LINE, SECTOR = 128, 32
-#: Share of busy multiprocessors from which on launches overlap, and nanoseconds of memory up to which they do anyway.
-BUSY, PATIENCE = 0.9, 8900.0
+#: Share of busy multiprocessors from which on launches overlap without harm to memory's share of each.
+BUSY = 0.9
 #: What hangs over the end of a group of rows, which may be anywhere, of a tile, on average.
 HUNG = 0.5
 _Array = Any
@@ -83,8 +83,7 @@ def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
     exchanged = f["area"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
     return dict(
         once=np.ones(len(table.ways)), room=np.maximum(room, 1.0),
-        products=products ** e,
-        waited=(chip.latency / f["slots"] + chip.block + np.where(f["ctas"] > f["k_ctas"], chip.pair, 0.0)) ** e,
+        products=products ** e, waited=(chip.latency / f["slots"] + chip.block) ** e,
         load=f["k_bytes"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
         meet=np.where(split, chip.meet + exchanged, 0.0), meeting=8 * f["area"] / chip.multiprocessors / chip.part,
         # Sums of the transpose's parts are written, and read before, sector by sector.
@@ -126,7 +125,8 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
     # Memory, beyond what L2 keeps; softly where it just begins.
     excess = (p.batches * (p.m + p.n * p.share) * p.k_bytes - chip.resident) / 5e6
     memory = 5e6 * np.logaddexp(0.0, excess) / (chip.memory * chip.multiprocessors)
-    time = (time ** chip.behind + memory ** chip.behind) ** (1 / chip.behind)
+    busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
+    time = time + memory + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
 
     if not p.stores:
         moved = p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
@@ -180,18 +180,13 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
     elif narrow_a > 1:
         across, down = across * narrow_a, down * narrow_a
     alone = alone + (np.maximum(across, down) * chip.line) ** chip.hiding
-    # What TMA fills in are lines of K (beyond a group's end are other rows, and threads read nothing there).
-    outside = 0.0 if p.grouped or any(p.units) else chip.outside
-    of_a, of_b = outside * p.a_rows, outside * (not p.b_rows)
-    rows = high + np.where(f["swap"], of_b, of_a) * (f["m"] - high)
-    columns = wide + np.where(f["swap"], of_a, of_b) * (f["n"] - wide)
-    return alone, (rows * first + columns * second) * r["l2"]
+    return alone, (np.minimum(f["m"], high) * first + np.minimum(f["n"], wide) * second) * r["l2"]
 
 
 def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> Any:
     """Nanoseconds of a block's instructions beside its products: sums promoted, or weights widened."""
     if p.step == "promote":
-        return np.where(f["coming"], chip.promote, chip.waiting + f["results"] / chip.promoted)
+        return np.where(f["coming"], chip.promote, chip.block + f["results"] / chip.promoted)
     weights = f["first"] * f["k_bytes"] / p.size
     return weights * np.maximum(1 / chip.widened, 1 / (chip.widens * f["warpgroups"] * sharing))
 
@@ -200,4 +195,4 @@ def overlapping(problem: Problem, way: Way, programs: int, chip: Chip) -> bool:
     """Whether a launch should begin while the one ahead ends: its programs get multiprocessors unevenly."""
     excess = problem.batches * (problem.m + problem.n) * problem.k_bytes - chip.resident
     memory = max(0.0, excess) / (chip.memory * chip.multiprocessors)
-    return programs * way.ctas >= BUSY * chip.multiprocessors or memory < PATIENCE
+    return programs * way.ctas >= BUSY * chip.multiprocessors or chip.idle * memory < chip.overlap

@@ -25,8 +25,6 @@ _EMPTY = Way(64, 64, 4)
 #: Bytes that threads copy into shared memory at once, at least, where K is long.
 _PIECE = 4
 _TUNED = 8
-#: Nanoseconds that the first block by TMA waits for its tensor map, which others hide.
-_MAP = 283.0
 #: The fastest plan of a call, by its facts.
 _tuned: dict[tuple[Any, ...], str] = {}
 
@@ -171,7 +169,8 @@ def _routes(call: Call) -> Iterator[Route]:
         target = pitched(c, True) if moved else c
         ns = chip.second * (any(copied) + moved)
         ns += sum(time(v, w, chip) for v, w in ((a, x), (b, y), (target, c)) if w is not v)
-        ns += _MAP * (short and not all(units))
+        # The first block by TMA waits for its tensor map.
+        ns += chip.latency * (short and not all(units))
         there = replace(facts(x, y, target.info), ended=p.ended, scaled=p.scaled, activated=p.activated, units=units)
         plan = choose(there, chip)
         yield Route((*copied, moved), there, plan, ns + plan.ns)

@@ -34,8 +34,8 @@ from tilejit.kernels.launches import Call, End
 from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.way import Way
 
-FITTED = ("launch", "second", "cluster", "tensor", "l2", "outside", "memory", "latency", "block", "pair", "behind",
-          "store", "stored", "part", "exchange")
+FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "store", "stored", "part",
+          "exchange")
 #: How firmly rates stay near those that a fit starts with; the best ways decide.
 PRIORS = (0.1, 1.0, 3.0, 10.0, 30.0)
 #: The likeliest ways that are measured of a product, and others that should take at most so much longer.
