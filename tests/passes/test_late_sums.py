@@ -85,5 +85,7 @@ def test_two_loops_after_one_another(target, n, warps):
     scores = x.astype(np.float64) @ w.astype(np.float64).T
     most = np.maximum(scores.max(1), 0)
     np.testing.assert_allclose(out, [most, 0.5 * np.exp(-most) + np.exp(scores - most[:, None]).sum(1)], rtol=2e-5)
-    text = softmax_sums.compile(x, w, out, n, K=32, num_warps=warps).ir
+    build = softmax_sums.compile(x, w, out, n, K=32, num_warps=warps)
+    text = build.ir
+    assert build.report().count("and meet behind the loop") == 2
     assert len(re.findall(r"reduce .*fp32\[64x4,", text)) == 2

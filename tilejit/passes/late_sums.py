@@ -96,6 +96,8 @@ def _carry_apart(fn: Function, loop: Op, index: int, fold: Op, made: dict[Value,
     b = beside(loop, behind=True)
     whole = summed(result, 1, b)
     whole.name = result.name
+    fn.say("late_sums", f"sum at {fold.place}: {LANES} threads add up what they have of a row, and meet behind the "
+           "loop", fold.place)
     for user in [x for x in walk(fn.body) if result in x.operands and x is not whole.op]:
         user.operands = [whole if v is result else v for v in user.operands]
     made[whole] = result
