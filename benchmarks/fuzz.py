@@ -3,8 +3,8 @@
     python benchmarks/fuzz.py --minutes 10                 evaluator and emulator (sanitized, other options, chunks)
     python benchmarks/fuzz.py --minutes 10 --gpu --jobs 8  evaluator, tilejit on the GPU (twice), and Triton
 
-Prints each finding with its program made small, and a table; writes benchmarks/results/fuzz.json (findings that are
-Triton's alone too, each with its program). Exit status 1 if any program differs, crashes or is refused by tilejit.
+Prints each finding with its program made small; adds the run to benchmarks/results/fuzz.json (findings that are Triton's
+alone too, each with its program). Exit status 1 if any program differs, crashes or is refused by tilejit.
 """
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def main() -> int:
     record = {**environment(), "minutes": args.minutes, "gpu": args.gpu, "seed": args.seed, "programs": sum(p["programs"] for p in parts),
               "ways": parts[0]["ways"] if parts else [], "findings": findings}
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+    runs = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    RESULTS.write_text(json.dumps([*runs, record], indent=1) + "\n")
     print(f"{record['programs']} programs, {len(findings)} with a finding, {len(ours)} of them not Triton's alone"
           + (f"; {died} processes died" if died else ""))
     return 1 if ours or died else 0
