@@ -1,5 +1,5 @@
-"""What every test gets: a cache of its own, gpu tests left out where there is no GPU, and a look at every kernel
-that it compiles.
+"""What every test gets: a cache of its own, gpu tests left out where there is no GPU, the GPU's memory given back, and a
+look at every kernel that it compiles.
 
 A kernel that a test compiles (or takes from the cache) is assembled where ptxas is there; spills, a stack frame and
 every C75xx remark fail that test, unless it names them:
@@ -12,6 +12,9 @@ tests that have nothing to gain from that are left out (`one_schedule`, and the 
 from __future__ import annotations
 
 import ctypes
+import gc
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +24,8 @@ from hypothesis import settings
 #: How long an example takes depends on what else the machine does, and on what ran before.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
+#: JAX would take three quarters of the GPU's free memory when it is first used, and other processes test there too.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def cuda_device() -> bool:
@@ -75,6 +80,16 @@ def schedules(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         found.check()
 
     monkeypatch.setattr(EmulatorEntry, "launch", launch)
+
+
+@pytest.fixture(autouse=True)
+def memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test on the GPU gives back what torch keeps for the next one: processes share the GPU."""
+    yield
+    torch = sys.modules.get("torch")
+    if request.node.get_closest_marker("gpu") and torch is not None and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def remarks_of(resources: Any) -> set[str]:
