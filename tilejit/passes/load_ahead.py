@@ -17,6 +17,8 @@ ALL = 128
 #: What part of a loop's instructions moves may be, at most, where its trips are not written out; and how many
 #: instructions trips that are written out may have, about.
 PART, WRITTEN_OUT = 16, 1500
+#: Instructions of a trip, about, up to which ptxas (13.0) writes out four trips itself, their loads side by side.
+BY_PTXAS = 36
 #: Iterations for each that is loaded ahead, at least: the first ones are waited for as before.
 TRIPS = 8
 
@@ -41,11 +43,11 @@ def load_ahead(fn: Function) -> Function:
 
 
 def _moves(loop: Op, loads: list[_Load], depth: int) -> bool:
-    """Whether handing on what is loaded would take a good part of a loop's instructions, and some trips of it are short
-    enough to be written out."""
+    """Whether handing on what is loaded would take a good part of a loop's instructions, and trips are to be written
+    out for that: code does not grow long, and ptxas would not do it."""
     each = sum(max(1, size(v)) for op in listed(loop.regions[0]) for v in op.results)
     moved = depth * sum(max(1, size(x.op.result)) for x in loads)
-    return PART * moved > each and (depth + 1) * each <= WRITTEN_OUT
+    return PART * moved > each > BY_PTXAS and (depth + 1) * each <= WRITTEN_OUT
 
 
 @dataclass
