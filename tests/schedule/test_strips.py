@@ -223,3 +223,28 @@ def test_copies_of_two_rows_start_together():
 
     schedule(passes.run(build(KernelSource(two_rows.fn), types, {"num_warps": 8})), see)
     assert names == ["fill", "fill", "await", "await"]
+
+
+@tilejit.kernel
+def walked(x, weight, out, n, columns, stride, BLOCK: tl.constexpr, SLOTS: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    mask = cols < columns
+    w = tl.load(weight + cols, mask, other=0.0)
+    for row in tl.range(tl.program_id(0), n, tl.num_programs(0), num_stages=SLOTS):
+        v = tl.load(x + row * stride + cols, mask, other=0.0).to(tl.float32)
+        v = tl.where(mask, v - tl.sum(v, 0) / columns, 0.0)
+        y = v * tl.rsqrt(tl.sum(v * v, 0) / columns + 1e-5) * w.to(tl.float32)
+        tl.store(out + row * stride + cols, y.to(out.dtype.element_ty), mask)
+
+
+@pytest.mark.parametrize("ctas, slots", [(1, 2), (1, 3), (2, 3)])
+def test_more_rows_than_slots(ctas, slots):
+    """A slot is filled again behind the last pass over it, which gives it back: it was waited for before."""
+    columns, n = 4000 * ctas, 2 * slots + 1
+    x, out = np.random.default_rng(3).standard_normal((n, columns)).astype(ml_dtypes.bfloat16), np.zeros((n, columns), ml_dtypes.bfloat16)
+    weight = np.random.default_rng(4).standard_normal(columns).astype(ml_dtypes.bfloat16)
+    with tilejit.knobs(target="emulator"):
+        options = dict(BLOCK=4096 * ctas, SLOTS=slots, num_warps=4, num_ctas=ctas)
+        tilejit.check(walked, (1,), x, weight, out, n, columns, columns, seeds=[0], **options).check()
+        assert "strips of" in walked[(1,)](x, weight, out, n, columns, columns, **options).report()
+    close(out, normed(x, None, weight, True), ml_dtypes.bfloat16)

@@ -50,6 +50,12 @@ def strip_rows(fn: Function) -> Function:
     return fn
 
 
+def _fills_again(op: Op, given: list[Op]) -> bool:
+    """Whether an op waits for a slot that is given back."""
+    return op.name == "elect" and any(x.name == "mbar_wait" and x.operands[0] is back.operands[0]
+                                      for x in op.regions[0].ops for back in given)
+
+
 class _Passes:
     """A stretch in passes over its row. tail: the strip in which it ends; rest: results still to be folded."""
 
@@ -101,7 +107,8 @@ class _Passes:
         self.stretch.block.ops = ops[:self.stretch.begin]
         b = Builder(self.stretch.block)
         within = set(inside)
-        waiting: list[Op] = []               # sinks of the next pass, and the slots that are given back behind it
+        waiting: list[Op] = []               # sinks of the next pass
+        #: slots that are given back behind all passes, and what fills those again
         given: list[Op] = []
         for op in inside:
             if self.stretch.is_sink(op):
@@ -110,7 +117,7 @@ class _Passes:
                     self.one_pass(waiting, b)
                     waiting = []
                 waiting.append(op)
-            elif op.name == "mbar_arrive":
+            elif op.name == "mbar_arrive" or _fills_again(op, given):
                 given.append(op)
             elif not any(self.row.wide(r) for r in op.results):
                 if any(v.op in waiting for v in op.operands) or not op.define.pure:
