@@ -17,7 +17,7 @@ from tilejit.kernels.attention import function
 from tilejit.kernels.attention.cases import Case, Extras
 from tilejit.kernels.attention.decode import decode, parts_of
 from tilejit.kernels.attention.forward import keys_of_tile
-from tilejit.kernels.attention.forward_kernel import attention_kernel
+from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kernel
 from tilejit.kernels.attention.scores import Options
 from tilejit.testing import rel_error
 
@@ -193,8 +193,37 @@ def test_fp8_in_the_emulator() -> None:
     q, k, v = (random(1, n, h, 112, dtype=ml_dtypes.float8_e4m3fn) for n, h in ((130, 2), (350, 1), (350, 1)))
     with tilejit.knobs(target="emulator"):
         agree(attention(q, k, v, causal=True), reference(q, k, v, True)[0], 5e-2)
+        out = np.zeros((*q.shape[:3], 96), BF16)[..., :90]                               # of no whole words
+        agree(attention(q, k, v[..., :90], out=out), reference(q, k, v[..., :90])[0], 5e-2)
     with pytest.raises(LaunchError, match="blocks of 48 keys; values in 8 bits need a multiple of 32"):
         attention(q, k, v, tiles=(128, 48))
+
+
+def test_fp8_of_several_lengths() -> None:
+    """Values pass through registers: fewer keys a block, so that nothing is spilled."""
+    q, k, v = (random(350, 1, 128, dtype=ml_dtypes.float8_e4m3fn) for _ in range(3))
+    cu = np.array([0, 130, 350], np.int32)
+    with tilejit.knobs(target="emulator"):
+        out = attention(q, k, v, cu_queries=cu, cu_keys=cu, max_queries=220, max_keys=220)
+    for a, b in ((0, 130), (130, 350)):
+        agree(out[None, a:b], reference(*(x[None, a:b] for x in (q, k, v)))[0], 5e-2)
+
+
+@pytest.mark.parametrize("keys, d, block", [(200, 128, 128), (70, 40, 64), (130, 192, 64)])
+def test_values_in_8_bits_are_turned(keys: int, d: int, block: int) -> None:
+    """Words of 0, 1, 8 and 9 of 16 keys, zeros behind the last one, by vectors both ways."""
+    v = random(2, keys, 3, d, dtype=ml_dtypes.float8_e4m3fn)
+    padded = -(-keys // 32) * 32
+    out = np.ones((2, 3, d, padded), v.dtype)
+    with tilejit.knobs(target="emulator"):
+        k = turn_kernel[(-(-padded // 128), 3 * -(-d // block), 2)](v, out, keys, padded, 3, keys * 3 * d, 3 * d, d, d, BLOCK=128, D=block,
+                                                                 num_warps=4)
+    want = np.zeros((2, padded, 3, d), np.uint8)
+    want[:, :keys] = v.view(np.uint8)
+    want = want.reshape(2, -1, 2, 2, 4, 2, 3, d).transpose(0, 1, 2, 4, 3, 5, 6, 7).reshape(2, padded, 3, d)
+    assert (out.view(np.uint8) == want.transpose(0, 2, 3, 1)).all()
+    if d % 16 == 0:
+        assert "ld.global.v4.b32" in k.ptx and "st.global.v4.b32" in k.ptx and "st.shared.b8" not in k.ptx
 
 
 @pytest.mark.parametrize("d, rows, keys", [(64, 128, 128), (64, 192, 128), (128, 128, 160), (256, 128, 96)])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 import tilejit
@@ -67,8 +68,10 @@ def _turned(work: Work, v: ArrayInfo) -> tuple[int, ArrayInfo]:
     padded = _padded(keys, 32)
     shape = (batch, heads, dv, padded)
     at = work.new(shape, v.dtype)
+    columns = gcd(width(dv), 128)
     work.launches.append(Launch(
-        turn_kernel.partial(BLOCK=128, D=width(dv), num_warps=4), (tilejit.cdiv(padded, 128), heads, batch),
+        turn_kernel.partial(BLOCK=128, D=columns, num_warps=4),
+        (tilejit.cdiv(padded, 128), tilejit.cdiv(dv, columns) * heads, batch),
         (At(_V), At(at), keys, padded, heads, *v.strides[:3], dv)))
     return at, v._replace(address=0, shape=shape, strides=_row_major(shape))
 
@@ -77,13 +80,15 @@ def _result(q: ArrayInfo) -> Any:
     return tilejit.language.bfloat16 if q.dtype.bytes == 1 else q.dtype
 
 
-def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool, packed: bool,
+def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool, along: bool,
            most: int) -> tuple[int, int]:
     """Queries and keys (`most` at most) of a block, by registers and shared memory; three warpgroups hide more of
-    narrow heads' softmax. plain: only a causal mask; packed: sequences lie one after another, or in pages."""
+    narrow heads' softmax. plain: only a causal mask; along: products read values as they lie."""
     size = q.dtype.bytes
+    if not along:
+        most = min(most, max(32, int((EIGHT_ROOM - EIGHT_MORE - wide_v / 2) / (5 / 8 + wide_v / PASSED))))
     if max(wide, wide_v) <= 64 < keys and plain and (not causal or keys >= LONG) and most >= 128 and \
-            not (packed and size == 1) and _padded(queries, 192) <= PADDED[size] * _padded(queries, 128):
+            along and _padded(queries, 192) <= PADDED[size] * _padded(queries, 128):
         return 192, 128
     return 64 if queries <= 64 else 128, keys_of_tile(size, queries, keys, wide, wide_v, causal, plain, most)
 
@@ -94,6 +99,8 @@ BESIDE = {1: 32, 2: 16}
 SIZES = (64, 96, 128, 192, 256)
 #: Registers of a thread for scores and weights in 8 bits, and sums; those of them that more than a causal mask takes.
 EIGHT_ROOM, EIGHT_MORE = 204, 24
+#: Elements of values that take a register where a product does not read them as they lie: they pass through registers.
+PASSED = 160
 
 
 def keys_of_tile(size: int, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool,
@@ -147,12 +154,12 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     plain = not case.changes and case.mask is None and infos[1] is None
     # Random numbers take registers, and distances of keys some.
     most = 64 if case.dropout is not None else 112 if infos[1] is not None and max(wide, wide_v) > 64 else 256
+    eight = v.dtype.bytes == 1 and not case.page and not packed and dv % 4 == 0
     bm, bn = case.block or tiles or _tiles(q, queries, keys, wide, wide_v, case.high, plain and not case.low,
-                                           packed or case.page > 0, most)
+                                           eight or v.dtype.bytes > 1, most)
     if not tiles:
         bn = min(bn, most)
     bn = keys_of_block(case, bn)
-    eight = v.dtype.bytes == 1 and not case.page and not packed
     if eight and bn % 32:
         raise tilejit.LaunchError(f"{WHAT}: blocks of {bn} keys; values in 8 bits need a multiple of 32")
     ends = keys % bn > 0 or packed or infos[5] is not None or case.page > 0

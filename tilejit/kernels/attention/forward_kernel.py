@@ -12,29 +12,45 @@ _RAISED = tl.constexpr(8.0)
 
 
 @tilejit.kernel
-def paired(x, AXIS: tl.constexpr):
+def paired(x):
     """Values in 8 bits in the order in which a thread holds sums of scores: 4 neighbouring first operands are
     numbers 0, 1, 8 and 9 (PTX ISA, wgmma.mma_async)."""
-    if AXIS == 0:
-        rows: tl.constexpr = x.shape[0]
-        return x.reshape([rows // 32, 2, 2, 4, 2, x.shape[1]]).permute(0, 1, 3, 2, 4, 5).reshape([rows, x.shape[1]])
     columns: tl.constexpr = x.shape[1]
     return x.reshape([x.shape[0], columns // 32, 2, 2, 4, 2]).permute(0, 1, 2, 4, 3, 5).reshape([x.shape[0], columns])
 
 
 @tilejit.kernel
+def merged(a, b, BYTES: tl.constexpr):
+    return tl.inline_asm_elementwise("prmt.b32 $0, $1, $2, " + BYTES + ";", "=r,r,r", [a, b], tl.int32, True, 1)
+
+
+@tilejit.kernel
 def turn_kernel(v, out, keys, padded, heads, batch_stride, row_stride, head_stride, d, BLOCK: tl.constexpr,
                 D: tl.constexpr):
-    """Values [batch, keys, heads, d] in 8 bits as [batch, heads, d, padded], `paired`; zeros behind. Programs
-    (blocks of keys, heads, batches)."""
-    begin = tl.program_id(0) * BLOCK
-    head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    key, columns = begin + tl.arange(0, BLOCK), tl.arange(0, D)
-    start = v + (batch * batch_stride + head * head_stride)
-    where = start + key.to(tl.int64)[:, None] * row_stride + columns[None, :]
-    x = tl.load(where, (key < keys)[:, None] & (columns < d)[None, :], other=0.0)
-    to = out + ((batch * heads + head) * d + columns)[:, None] * padded + key[None, :]
-    tl.store(to, paired(x, 0).T, (columns < d)[:, None] & (key < padded)[None, :])
+    """Values [batch, keys, heads, d] in 8 bits (d a multiple of 4) as [batch, heads, d, padded], `paired`; zeros
+    behind. Programs (blocks of keys, blocks of D columns * heads, batches). A word that is read is of four columns, one
+    that is written of four keys: 0, 1, 8 and 9 from an even one on."""
+    first = tl.program_id(0) * (BLOCK // 4)
+    head, left, batch = tl.program_id(1) % heads, tl.program_id(1) // heads * D, tl.program_id(2).to(tl.int64)
+    group, word = tl.arange(0, BLOCK // 4), left // 4 + tl.arange(0, D // 4)
+    key = (first + group // 4 * 4) * 4 + group % 4 * 2
+    row, line = row_stride >> 2, padded >> 2
+    start = (v + (batch * batch_stride + head * head_stride)).to(tl.pointer_type(tl.int32), bitcast=True)
+    where = start + key.to(tl.int64)[:, None] * row + word[None, :]
+    some = (word < d >> 2)[None, :]
+    x0 = tl.load(where, (key < keys)[:, None] & some, other=0)
+    x1 = tl.load(where + row, (key + 1 < keys)[:, None] & some, other=0)
+    x8 = tl.load(where + row * 8, (key + 8 < keys)[:, None] & some, other=0)
+    x9 = tl.load(where + row * 9, (key + 9 < keys)[:, None] & some, other=0)
+    low, high = merged(x0, x1, "0x5140"), merged(x8, x9, "0x5140")           # bytes 0 of both, and bytes 1
+    more, most = merged(x0, x1, "0x7362"), merged(x8, x9, "0x7362")          # 2, and 3
+    even = tl.join(merged(low, high, "0x5410"), merged(more, most, "0x5410"))
+    odd = tl.join(merged(low, high, "0x7632"), merged(more, most, "0x7632"))
+    turned = tl.join(even, odd).permute(1, 2, 3, 0).reshape([D, BLOCK // 4])
+    columns = left + tl.arange(0, D)
+    to = (out + (batch * heads + head) * d * padded).to(tl.pointer_type(tl.int32), bitcast=True)
+    tl.store(to + columns.to(tl.int64)[:, None] * line + (first + group)[None, :], turned,
+             (columns < d)[:, None] & (first + group < line)[None, :])
 
 
 @tilejit.kernel
@@ -68,7 +84,7 @@ def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, 
     if opts.mods.dropout is not None:
         p = tl.where(kept(query, key, at, opts.mods), p, 0.0)
     if TURNED:
-        p = paired(p, 1)
+        p = paired(p)
         v = v.T
     acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
     return acc, new, total
