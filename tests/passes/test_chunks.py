@@ -305,3 +305,85 @@ def test_what_takes_more_registers_than_there_are(kernel, args, warps):
 def test_chains_may_be_longer_than_python_calls_are_deep(block):
     made = long.compile("*fp32:16", "*fp32:16", "int32", B=block, LENGTH=700)
     assert ("they go through a loop" in made.report()) == (block > 1024)
+
+
+@tilejit.kernel
+def picked(x, at, out, M: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    v = tl.load(x + i) * 2 + tl.arange(0, N)[None, :]
+    tl.store(out + i, tl.gather(tl.flip(v, 1), tl.load(at + i), 1))
+
+
+@tilejit.kernel
+def picked_before(x, at, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + i)
+    tl.store(x + i, v + 1)
+    tl.store(out + i, tl.gather(v, tl.load(at + i), 0))
+
+
+@tilejit.kernel
+def counted_before(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + i)
+    tl.store(x + i, tl.full((B,), 0, tl.int32))
+    tl.store(out + tl.arange(0, 16), tl.histogram(v, 16))
+
+
+@tilejit.kernel
+def best(x, out, N: tl.constexpr, K: tl.constexpr):
+    tl.store(out + tl.arange(0, K), tl.topk(tl.load(x + tl.arange(0, N)), K))
+
+
+@tilejit.kernel
+def row_sums(x, out, M: tl.constexpr, N: tl.constexpr):
+    v = tl.load(x + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :])
+    total = tl.sum(v, 1)
+    tl.store(out + tl.arange(0, M), total / tl.max(total, 0))
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize(("kernel", "sizes", "dtype"), [
+    (picked, (4, 512), "f"), (picked, (64, 64), "i"), (picked_before, (512,), "f"), (counted_before, (1024,), "i")])
+def test_what_is_gathered_and_counted_in_chunks(kernel, sizes, dtype, target, monkeypatch):
+    """As of whole tiles, also where what was loaded has been stored over."""
+    for name, value in {"REGISTERS": 2, "ELEMENTS": 2}.items():
+        monkeypatch.setattr(chunks, name, value)
+    monkeypatch.setenv("TILEJIT_CACHE", "0")
+    n = int(np.prod(sizes))
+    x, at = RNG.integers(0, 15, n).astype(dtype), RNG.integers(-n, n, n).astype(np.int64)
+    out, last = np.zeros_like(x), sizes[-1]
+    v = x.reshape(sizes) * 2 + np.arange(last) if kernel is picked else x.reshape(-1, last)
+    want = np.take_along_axis(v[:, ::-1] if kernel is picked else v, at.reshape(v.shape) % last, 1).ravel()
+    with tilejit.knobs(target=target):
+        made = tilejit.kernel(kernel.fn)
+        if kernel is counted_before:
+            want, out = np.bincount(x, minlength=16), np.zeros(16, "i")
+            made[(1,)](x, out, *sizes, num_warps=1)
+        else:
+            compiled = made[(1,)](x, at, out, *sizes, num_warps=1)
+            assert ("computed again" in compiled.report()) == (kernel is picked)
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_the_best_of_very_many(target):
+    """They were an error (fp32) or tens of thousands of instructions."""
+    x = RNG.permutation(65536).astype("f")
+    out = np.zeros(16, "f")
+    with tilejit.knobs(target=target):
+        compiled = best[(1,)](x, out, 65536, 16, num_warps=8)
+    np.testing.assert_array_equal(out, np.sort(x)[:-17:-1])
+    assert "through a loop of 8 chunks" in compiled.report() and compiled.ptx.count(";") < 10_000
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_few_numbers_of_each_row_are_kept(target, monkeypatch):
+    for name, value in {"REGISTERS": 16, "ELEMENTS": 8}.items():
+        monkeypatch.setattr(chunks, name, value)
+    monkeypatch.setenv("TILEJIT_CACHE", "0")
+    x, out = RNG.integers(1, 9, (32, 128)).astype("f"), np.zeros(32, "f")
+    with tilejit.knobs(target=target):
+        compiled = tilejit.kernel(row_sums.fn)[(1,)](x, out, 32, 128, num_warps=4)
+    np.testing.assert_array_equal(out, x.sum(1) / x.sum(1).max())
+    assert "chunks" in compiled.report()

@@ -11,6 +11,9 @@ from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.shape import reshape
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
+#: Elements of which the best are found at once, where there are very many.
+_LINE = 2048
+
 
 def _last(x: tensor, dim: Any, what: str) -> int:
     rank, at = len(x.shape), sem.constant(dim, f"{what}'s dim")
@@ -30,6 +33,10 @@ def _runs(b: KernelBuilder, x: tensor, run: int, falling: bool | None, bitonic: 
 def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
     n = x.shape[-1]
     log_n, log_k = n.bit_length() - 1, k.bit_length() - 1
+    if 2 * k <= _LINE <= n // 16:                 # the best of each line first: no more than one line is held at a time
+        lines = reshape(x, (*x.shape[:-1], n // _LINE, _LINE), _b=b)
+        best = _sorted(b, lines, k, descending)
+        return _sorted(b, reshape(best, (*x.shape[:-1], n // _LINE * k), _b=b), k, descending)
     if k == 1 and n > 1:
         return (largest if descending else smallest)(x, -1, keep_dims=True, _b=b)
     x = _runs(b, x, k, None if k < n else descending, bitonic=False)

@@ -4,12 +4,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tilejit.ir import Block, Function, Op, Value, blocks, listed, total_warps, uses
+from tilejit.ir import Block, Function, Op, Value, blocks, listed, reached, total_warps, uses
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.ops.shape import exchanges
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Ptr, Tile, elem_of, shape_of
 from tilejit.passes.axis import AxisInfo, analyse
+from tilejit.passes.gathers import pull
 from tilejit.passes.parts import Group, in_lines
 from tilejit.passes.products import MOST_SUMS
 
@@ -20,6 +21,8 @@ MOST, ELEMENTS = 20_000, 32
 SUMS, DEEP = 128, 128
 #: Registers of a thread that loaded (and carried) tiles may take, and of all threads (of 65536).
 REGISTERS, SHARED = 200, 51_200
+#: Registers of a thread for what a loop of chunks puts together.
+KEPT = 16
 #: Instructions for an element: of ops that are worth recomputing, of functions, and of accesses.
 _CHEAP, _FUNCTION, _ACCESS = 1, 4, 2
 
@@ -28,6 +31,11 @@ def chunk(fn: Function) -> Function:
     if fn.attrs.get("num_ctas", 1) > 1:
         return fn
     threads, changed = 32 * total_warps(fn), False
+    large = [op for op in listed(fn.body) if op.name == "gather" and (
+        _bytes(op.operands[1]) > target_of(fn).shared_bytes
+        or sum(_numbers(v, threads) for v in op.operands) > min(REGISTERS, SHARED // threads))]
+    if any([pull(fn, op) for op in large]):
+        drop_dead(fn)
     for block in list(blocks(fn.body)):
         cost = sum(_cost(op, threads) for op in block.ops)
         for op in _much(fn, block, threads):
@@ -44,6 +52,14 @@ def chunk(fn: Function) -> Function:
         dims = list(range(min(map(len, shapes), default=1)))
         if sums:                                        # the longest first: tensor cores take tiles of many rows
             dims.sort(key=lambda d: -min((shape[d] for shape in shapes), default=0))
+        if Group(fn, block, roots, products=sums).problem(elements, dims):
+            for op in _waists(block, threads):
+                if op in block.ops and not Group(fn, block, [op]).problem(elements, (0,)):
+                    _through_loop(Group(fn, block, [op]), cost, elements, (0,))
+                    drop_dead(fn)
+            cost = sum(_cost(op, threads) for op in block.ops)
+            if cost <= MOST and not _loads_much(fn, block, threads):
+                continue
         changed |= _through_loop(Group(fn, block, roots, products=sums), cost, elements, dims)
     if changed:
         drop_dead(fn)
@@ -75,6 +91,18 @@ def _much(fn: Function, block: Block, threads: int) -> list[Op]:
     room = target_of(fn).shared_bytes
     return [op for op in block.ops if op.name == "histogram" and _numbers(op.operands[0], threads) > REGISTERS
             or op.name == "dot" and sum(_bytes(v) for v in op.operands[:2]) > room]
+
+
+def _waists(block: Block, threads: int) -> list[Op]:
+    """Reductions along rows, the last ones first, that make few elements of tiles of many."""
+    def many(v: Value) -> bool:
+        return _numbers(v, threads) > min(REGISTERS, SHARED // threads)
+
+    def makers(v: Value) -> list[Value]:
+        return v.op.operands if isinstance(v.op, Op) and v.op.parent is block else []
+
+    return [op for op in reversed(block.ops) if op.name == "reduce" and op.attrs["axis"] > 0
+            and max(_numbers(v, threads) for v in op.results) <= KEPT and any(map(many, reached(op.operands, makers)))]
 
 
 def _sums_much(block: Block, threads: int) -> bool:

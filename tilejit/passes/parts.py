@@ -18,8 +18,9 @@ _UNIT = 1 << 32
 class Group:
     """Roots of a block and all that they need: each op, and each value that a loop carries, with its views.
 
-    Roots are stores (views are of the stored tile), or one op that adds up over chunks: a count, or a product, divided
-    along K. `products`: whether products may be divided.
+    Roots are stores (views are of the stored tile), or one op whose result is kept: a count, or a product divided along
+    K, add up over chunks, of a reduction along rows each chunk has other ones. `products`: whether products may be
+    divided.
     """
 
     def __init__(self, fn: Function, block: Block, roots: Sequence[Op] = (), products: bool = False):
@@ -76,7 +77,8 @@ class Group:
             return op.define.pure or op.name == "load" and not is_volatile(op) and not any(
                 may_alias(argument_of(op.operands[0]), x) for x in stores)
 
-        inside = [i for i, op in enumerate(self.block.ops) if op in self.members and not op.define.pure]
+        inside = [i for i, op in enumerate(self.block.ops) if op in self.members and (
+            op in self.roots or not op.define.pure)]
         for op in self.block.ops[inside[0]:inside[-1]] if inside else ():
             if op not in self.members and not all(stays(x) for x in whole(op)):
                 return f"{op.name} comes between what they load and store"
@@ -268,9 +270,23 @@ class _Writer:
         results = list(b.op(op.name, *operands, regions=[clone_block(r, {}) for r in op.regions], **op.attrs).results)
         if before and op.name == "scan":
             return self.continued(op, view, results, b)
-        if before:
+        if before and op.name == "reduce":
+            self.after[op, view] = [self.placed(x, part, b) for x, part in zip(before, results)]
+        elif before:
             self.after[op, view] = results if op.name == "dot" else [b("add", *before, *results)]
         return results
+
+    def placed(self, whole: Value, part: Value, b: Builder) -> Value:
+        """A tile, whose rows of this chunk are those of a part."""
+        shape, count = shape_of(whole.type), self.group.count
+        chunked = (count, shape[0] // count, *shape[1:])
+        at = b("arange", start=0, end=count)
+        mine = b("cmp", at, b("splat", self.which, shape=(count,)), pred="eq")
+        for d in range(1, len(chunked)):
+            mine = b("expand_dims", mine, axis=d)
+        mine, part = (b("reshape", b("broadcast", x, shape=chunked), shape=shape)
+                      for x in (mine, b("expand_dims", part, axis=0)))
+        return b("select", mine, part, whole)
 
     def block_of(self, op: Op, operands: list[Value], view: View, b: Builder) -> list[Value]:
         made, d = operands[0].op, view[0]
