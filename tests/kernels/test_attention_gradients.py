@@ -21,6 +21,8 @@ from tilejit.kernels.attention.scores import Band, Options
 from tilejit.testing import rel_error
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
+APART = 18
+WAYS: dict[str, dict[str, Any]] = {"any order": {}, "equal bits": {"deterministic": True}, "queries apart": {"seed": APART}}
 
 
 @tilejit.kernel
@@ -31,19 +33,19 @@ def in_pieces(x, out):
 
 @pytest.fixture(autouse=True)
 def both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries have a kernel of their own where that is asked for only."""
-    monkeypatch.setattr(backward, "apart", lambda case, wide, queries: case.deterministic)
+    """Queries have a kernel of their own where that is asked for only, by a seed that nothing else uses."""
+    monkeypatch.setattr(backward, "apart", lambda case, wide, queries: case.seed == APART)
 
 
 def agree(sizes: tuple[int, ...], target: str = "evaluator", dtype: Any = BF16, of_lse: bool = False,
-          extras: Extras = Extras(), deterministic: bool = False, **case: Any) -> None:
+          extras: Extras = Extras(), **case: Any) -> None:
     """Result, logarithms and gradients of random inputs (batch, queries, keys, heads, kv heads, d, dv)."""
     batch, n, m, heads, kv_heads, d, dv = sizes
     rng = np.random.default_rng(n + m + d)
     q, k, v, grad = [rng.standard_normal(s, F32).astype(dtype) for s in (
         (batch, n, heads, d), (batch, m, kv_heads, d), (batch, m, kv_heads, dv), (batch, n, heads, dv))]
     lse, lse_grad = np.zeros((batch, heads, n), F32), rng.standard_normal((batch, heads, n), F32) if of_lse else None
-    setting = Case(d ** -0.5, deterministic=deterministic, **case)
+    setting = Case(d ** -0.5, **case)
     with tilejit.knobs(target=target):
         out = forward(q, k, v, setting, extras, lse=lse)
         got = gradients(grad, q, k, v, out, lse, lse_grad, setting, extras)
@@ -56,18 +58,19 @@ def agree(sizes: tuple[int, ...], target: str = "evaluator", dtype: Any = BF16, 
         assert a is None or rel_error(a.astype(np.float64), b) <= (bound if a.ndim > 1 else 4 * bound)   # sums cancel
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sizes, case", [
     ((2, 100, 200, 4, 2, 64, 40), {"right": 0}), ((1, 130, 130, 1, 1, 128, 128), {}),
     ((1, 150, 170, 2, 2, 192, 128), {"of_lse": True}), ((1, 1, 1, 1, 1, 64, 64), {}),
     ((1, 140, 60, 1, 1, 64, 64), {"right": 0, "dtype": F16})])
-def test_against_float64(sizes: tuple[int, ...], case: dict[str, Any], deterministic: bool) -> None:
-    agree(sizes, deterministic=deterministic, **case)
+def test_against_float64(sizes: tuple[int, ...], case: dict[str, Any], way: str) -> None:
+    agree(sizes, **WAYS[way], **case)
 
 
-@pytest.mark.parametrize("d, deterministic", [(64, False), (64, True), (128, False), (256, True)])
-def test_in_the_emulator(d: int, deterministic: bool) -> None:
-    agree((1, 70, 140, 128 // min(d, 128), 1, d, d), "emulator", right=0, of_lse=True, deterministic=deterministic)
+@pytest.mark.parametrize("d, way", [(64, "any order"), (64, "equal bits"), (64, "queries apart"), (128, "any order"),
+                                    (128, "equal bits"), (256, "queries apart")])
+def test_in_the_emulator(d: int, way: str) -> None:
+    agree((1, 70, 140, 128 // min(d, 128), 1, d, d), "emulator", right=0, of_lse=True, **WAYS[way])
 
 
 def test_softcap_and_slopes_in_the_emulator() -> None:
@@ -88,9 +91,9 @@ def shapes(d: int, queries: int, keys: int) -> list[str]:
     return [f"desc<bf16[1x{n}x1x{d}]>" for n in (queries, keys, keys, queries)]
 
 
-def of_keys(d: int, causal: bool, bm: int, added: bool = False, sums: bool = True, group: int = 1) -> Any:
+def of_keys(d: int, causal: bool, bm: int, added: bool = False, sums: tuple = ("*fp32:16", None), group: int = 1) -> Any:
     stats = f"desc<bf16[1x{bm}x16]>" if added else f"desc<fp32[1x1x{bm}]>"
-    return key_kernel.compile(*shapes(d, bm, 128), stats, "*fp32:16" if sums else None, *[f"desc<bf16[1x128x1x{d}]>"] * 2, "int32:16",
+    return key_kernel.compile(*shapes(d, bm, 128), stats, *sums, *[f"desc<bf16[1x128x1x{d}]>"] * 2, "int32:16",
                               "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=group,
                               TAIL=causal, SPLIT=1, BM=bm, BN=128, D=d, DV=d, ADDED=added, num_warps=8,
                               num_stages=2 if bm == 128 else None)
@@ -99,18 +102,19 @@ def of_keys(d: int, causal: bool, bm: int, added: bool = False, sums: bool = Tru
 @pytest.mark.parametrize("causal", [False, True])
 def test_products_of_keys_overlap(causal: bool) -> None:
     """Slots of q and grad are read in both stages, and a block is loaded once."""
-    k = of_keys(64, causal, 64, sums=False)
+    k = of_keys(64, causal, 64, sums=(None, None))
     assert k.report().count("scores, weight_grad of the next iteration is in flight with dv, dk of this one") == 1 + causal
     assert ("goes on with what" in k.report()) == causal
     assert sorted(re.findall(r"ring (\S+): ", k.report())) == ["delta", "grad", "k", "log", "q", "v"]
     assert "176 registers a thread for tiles at once" in k.report()
 
 
+@pytest.mark.parametrize("sums", [("*fp32:16", None), ("*int32:16", "*fp32:16")])
 @pytest.mark.parametrize("d, causal, group", [(64, False, 1), (64, True, 4), (128, False, 4), (128, True, 1)])
-def test_products_of_queries_are_a_trip_behind(d: int, causal: bool, group: int) -> None:
+def test_products_of_queries_are_a_trip_behind(d: int, causal: bool, group: int, sums: tuple) -> None:
     """Scores' gradients lie in shared memory meanwhile, warpgroups do not meet in the loop, and nothing is spilled (the fixture sees
     to that), nor are sums copied."""
-    k = of_keys(d, causal, 8192 // d, True, group=group)
+    k = of_keys(d, causal, 8192 // d, True, sums, group)
     assert "is handed to the next trip in 2 x" in k.report()
     body = k.asm["ptx"].split("$loop_")[-2 if group == 1 else -1]
     assert "bar.sync" not in k.asm["ptx"].partition("wgmma.mma_async")[2].rpartition("wgmma.mma_async")[0]
@@ -140,7 +144,7 @@ def test_wide_heads_have_a_second_slot_for_what_is_read_again(causal: bool) -> N
 def test_keys_and_values_of_wide_heads_apart(of_keys: bool, group: int, causal: bool) -> None:
     """All of a thread's registers but a few, and no spills (the fixture sees to that)."""
     to = ["desc<bf16[1x128x1x256]>", None]
-    k = key_kernel.compile(*shapes(256, 64, 128), "desc<fp32[1x1x64]>", None, *(to if of_keys else to[::-1]), "int32:16",
+    k = key_kernel.compile(*shapes(256, 64, 128), "desc<fp32[1x1x64]>", None, None, *(to if of_keys else to[::-1]), "int32:16",
                            "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=group,
                            TAIL=causal, SPLIT=1, BM=64, BN=128, D=256, DV=256, num_warps=8, products_ahead=True)
     first, second = ("scores, weight_grad", "dk") if of_keys else ("scores", "dv")
@@ -167,15 +171,50 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options(name: str) -> None:
     case, extras = OPTIONS[name]
-    agree((2, 70, 150, 2, 2, 64, 64), extras=Extras(**extras), deterministic=name in ("window", "sinks", "alibi"), **case)
+    agree((2, 70, 150, 2, 2, 64, 64), extras=Extras(**extras), deterministic=name in ("window", "sinks", "alibi", "used"), **case)
 
 
 @pytest.mark.parametrize("wide, queries, case, apart", [
     (128, 1024, {}, False), (128, 512, {}, True), (64, 512, {"right": 0}, False), (256, 1024, {"left": 40}, True),
-    (128, 1024, {"deterministic": True}, True)])
+    (128, 1024, {"deterministic": True}, True), (128, 2048, {"deterministic": True}, False),
+    (64, 512, {"deterministic": True}, True), (64, 1024, {"deterministic": True}, False),
+    (64, 1024, {"deterministic": True, "score": abs}, True)])
 def test_which_way_is_chosen(monkeypatch: pytest.MonkeyPatch, wide: int, queries: int, case: dict, apart: bool) -> None:
     monkeypatch.undo()
     assert backward.apart(Case(1.0, **case), wide, queries) == apart
+
+
+def test_sums_of_whole_numbers_have_room() -> None:
+    """All of a row's contributions at their bound, and of one sign; rows whose gradients are very small, or zero."""
+    n, d = 256, 64
+    sign = np.where(np.arange(n) % 2, 1, -1)[None, :, None, None]
+    only = np.zeros((1, n, 1, d), BF16)
+    only[..., 3] = 1.0
+    q, k, v = np.zeros((1, n, 1, d), BF16), (only * sign).astype(BF16), (only * sign * 5).astype(BF16)
+    size = np.array([1.0, 1e-6, 1e-30, 0.0, 1e6], F32)[np.arange(n) % 5][None, :, None, None]
+    grad, lse = (only * size).astype(BF16), np.zeros((1, 1, n), F32)
+    case = Case(1.0, deterministic=True)
+    with tilejit.knobs(target="evaluator"):
+        out = forward(q, k, v, case, Extras(), lse=lse)
+        got = gradients(grad, q, k, v, out, lse, None, case, Extras())[0]
+    assert np.allclose(got.astype(F32), grad.astype(F32) * 5, rtol=1e-2, atol=1e-33)
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite(value: float, at: int) -> None:
+    """Gradients of queries that are not finite are not with equal bits either; all of the same head may be."""
+    rng = np.random.default_rng(at)
+    given = [rng.standard_normal((1, 150, 2, 64), F32).astype(BF16) for _ in range(4)]
+    given[at][0, 77, 1, 5] = value
+    q, k, v, grad = given
+    lse, found = np.zeros((1, 2, 150), F32), []
+    with tilejit.knobs(target="evaluator"), np.errstate(all="ignore"):
+        out = forward(q, k, v, Case(0.125), Extras(), lse=lse)
+        for deterministic in (False, True):
+            dq = gradients(grad, q, k, v, out, lse, None, Case(0.125, deterministic=deterministic), Extras())[0]
+            found.append(~np.isfinite(dq.astype(F32)))
+    assert found[0][0, :, 1].any() and (found[0] <= found[1]).all() and not found[1][0, :, 0].any()
 
 
 def test_sums_begin_with_numbers_in_three_pieces() -> None:

@@ -53,11 +53,10 @@ class Known:
     coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
     addresses: dict[tuple, str] = field(default_factory=dict)   # thread parts of shared addresses
     owners: dict[LinearLayout, str | None] = field(default_factory=dict)
-    zero: str = ""                   # 0, which ptxas does not know to be 0
     mark: int | None = None          # where in the lines more of them go; None: where they are used
 
     def copy(self) -> Known:
-        return Known(dict(self.coords), dict(self.addresses), dict(self.owners), self.zero, self.mark)
+        return Known(dict(self.coords), dict(self.addresses), dict(self.owners), self.mark)
 
 
 @dataclass

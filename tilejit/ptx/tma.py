@@ -188,10 +188,8 @@ def _have_read(e: Emitter, pred: str | None) -> str | None:
     some = bits[0]
     for r in bits[1:]:
         some = p.new("b32", "or.b32", some, r)
-    known = e.role.known
-    known.zero = known.zero or e.hoist(
-        lambda: p.new("b32", "shr.u32", p.new("b32", "mov.u32", "%lanemask_lt"), e.role.lane))
-    read = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", some, known.zero), 0)
+    zero = p.new("b32", "shr.u32", p.new("b32", "mov.u32", "%lanemask_lt"), e.role.lane)      # ptxas does not know it
+    read = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", some, zero), 0)
     return p.new("pred", "and.pred", read, pred) if pred else read
 
 

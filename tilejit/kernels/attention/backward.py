@@ -1,8 +1,9 @@
 """The host's side of attention's gradient.
 
 Rows first (sums of weights, and of results times their gradients), then keys and values, block by block, which add
-to the queries' gradient in fp32 (FlashAttention-2, arXiv 2307.08691). Deterministic, and where it is faster: queries
-have a kernel of their own.
+to the queries' gradient in fp32 (FlashAttention-2, arXiv 2307.08691). Deterministic: they add integers, parts of what a
+row's sum can be at most. Where that has no bound (`score_mod`), and where it is faster, queries have a kernel of their
+own.
 """
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 import tilejit
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import infos_of
-from tilejit.kernels.attention.backward_kernel import key_kernel, query_kernel, row_kernel, sum_kernel
+from tilejit.kernels.attention.backward_kernel import bound_kernel, key_kernel, query_kernel, row_kernel, sum_kernel
 from tilejit.kernels.attention.cases import WHAT, Case, Extras, blocks_of, check, factor, flat, options
 from tilejit.kernels.attention.forward import WIDE_WINDOW, ragged_rows
 from tilejit.kernels.rows.columns import column_sum
@@ -24,8 +25,9 @@ def _plain(case: Case, extras: Extras) -> bool:
 
 def apart(case: Case, wide: int, queries: int) -> bool:
     """Whether queries have their own kernel: faster for wide heads, whose sums leave no shared memory for a second
-    block, and for few queries of heads over 64."""
-    return case.deterministic or wide > 128 or wide > 64 and queries <= 512
+    block, and for few queries. Sums of what a `score_mod` changes have no bound."""
+    few = 512 * (case.deterministic + (wide > 64))
+    return wide > 128 or queries <= few or case.deterministic and case.score is not None
 
 
 def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
@@ -76,17 +78,24 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     fp32, lines = tilejit.language.float32, max(rows, bm)
     stats = tilejit.empty_like(q, (heads, lines, 32), tilejit.language.bfloat16) if added else \
         tilejit.empty_like(q, (heads, 2, lines), fp32)
-    sums = tilejit.empty_like(q, (max(rows // bm, 1) * heads, bm * wide), fp32) if together else None
+    count, exact = max(rows // bm, 1) * heads, together and case.deterministic
+    sums = tilejit.empty_like(q, (count, bm * wide), tilejit.language.int32 if exact else fp32) if together else None
+    units = tilejit.empty_like(q, (count, bm), fp32) if exact else None
+    bounds = tilejit.empty_like(q, (batch, kv_heads, 2), fp32) if exact else None
     parts = None if extras.sinks is None else tilejit.empty_like(q, (blocks * batch, heads), fp32)
     desc = [blocks_of(x, n, w).over(a) for x, n, w, a in (
         (iq, bm, wide, q), (ik, bn, wide, k), (iv, bn, wide_v, v), (ig, bm, wide_v, grad), (io, bm, wide_v, out))]
     of_rows = tilejit.TensorDescriptor(stats, (heads, lines, 32), (32 * lines, 32, 1), (1, bm, 16)) if added else \
         tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm))
     total = iq.shape[0] if packed else queries
+    if exact and batch:
+        bound_kernel[(kv_heads, batch)](
+            desc[1], desc[2], bounds, total, keys, heads, 1.0 / (1.0 - (case.dropout or 0.0)), opts.sequences,
+            GROUP=group, BN=bn, D=wide, DV=wide_v, num_warps=8)
     if blocks and batch:
         row_kernel[(blocks, heads, batch)](
-            desc[4], desc[3], lse, lse_grad, stats, sums, extras.sinks, parts, total, keys, heads, lines,
-            factor(case, extras), opts.sequences, BM=bm, DV=wide_v, D=wide, ADDED=added, num_warps=4)
+            desc[4], desc[3], lse, lse_grad, stats, sums, units, bounds, extras.sinks, parts, total, keys, heads, lines,
+            factor(case, extras), opts.sequences, GROUP=group, BM=bm, DV=wide_v, D=wide, ADDED=added, num_warps=4)
     split = 1
     if case.low or case.mask is not None:
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bm else 0
@@ -99,13 +108,13 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
               for x, w in ((dk, wide), (dv_out, wide_v))]
         for given in [(to[0], None), (None, to[1])] if alone else [to]:
             key_kernel[(steps, kv_heads, batch)](
-                *desc[:4], of_rows, sums, *given, total, keys, factor(case, extras), case.scale, heads, opts,
+                *desc[:4], of_rows, sums, units, *given, total, keys, factor(case, extras), case.scale, heads, opts,
                 TAIL=tail, SPLIT=split, ADDED=added, **settings)
     if sums is not None and blocks and batch:
         stride = tilejit.array_info(dq).strides
         sum_kernel[(blocks, heads, batch)](
-            sums, dq, total, keys, case.scale, heads, 0 if packed else stride[0], *stride[-3:-1], opts.sequences, d,
-            BM=bm, D=wide, num_warps=8)
+            sums, units, dq, total, keys, case.scale, heads, 0 if packed else stride[0], *stride[-3:-1],
+            opts.sequences, d, BM=bm, D=wide, num_warps=8)
     elif blocks and batch:
         pad, (bm, bn) = bm, query_tiles(most, _plain(case, extras))
         tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None

@@ -16,6 +16,7 @@ from tilejit.kernels.attention.scores import (
     queries_of,
     seen,
 )
+from tilejit.language.extra.libdevice import float2int_rn
 
 _LOG2E, _WRAP = tl.constexpr(LOG2E), tl.constexpr(WRAP)
 
@@ -30,17 +31,27 @@ def padded_row(at, queries, sequences, BM: tl.constexpr):
 
 
 @tilejit.kernel
-def add_held(sums, x, block, BM: tl.constexpr, D: tl.constexpr):
+def add_held(sums, units, x, block, BM: tl.constexpr, D: tl.constexpr):
     """Add [BM, D], 64 or 128 rows, to a block of sums in the order of two warpgroups' fragments (PTX ISA,
-    wgmma.mma_async, D): 16 contiguous bytes a thread, nothing through shared memory."""
-    x = x.reshape([BM // 64, 4, 2, 8, 128 // BM, D * BM // 1024, 4, 2]).permute(5, 0, 4, 1, 3, 6, 2, 7)
+    wgmma.mma_async, D): 16 contiguous bytes a thread, nothing through shared memory. units: what rows are multiplied
+    by to become integers, whose sums are equal in any order; of those a warp adds 128 contiguous bytes at once."""
+    if units is not None:
+        x = float2int_rn(x * tl.load(units + block * BM + tl.arange(0, BM))[:, None])
+    x = x.reshape([BM // 64, 4, 2, 8, 128 // BM, D * BM // 1024, 4, 2])
+    if units is None:
+        x = x.permute(5, 0, 4, 1, 3, 6, 2, 7)
+    else:
+        x = x.permute(5, 2, 7, 0, 4, 1, 3, 6)
     to = sums + block.to(tl.int64) * (BM * D) + tl.arange(0, BM * D)
     tl.atomic_add(to, x.reshape([BM * D]), sem="relaxed")
 
 
 @tilejit.kernel
 def by_rows(x, BM: tl.constexpr, D: tl.constexpr):
-    x = x.reshape([D * BM // 1024, BM // 64, 128 // BM, 4, 8, 4, 2, 2]).permute(1, 3, 6, 4, 2, 0, 5, 7)
+    if x.dtype == tl.float32:
+        x = x.reshape([D * BM // 1024, BM // 64, 128 // BM, 4, 8, 4, 2, 2]).permute(1, 3, 6, 4, 2, 0, 5, 7)
+    else:
+        x = x.reshape([D * BM // 1024, 2, 2, BM // 64, 128 // BM, 4, 8, 4]).permute(3, 5, 1, 6, 4, 0, 7, 2)
     return x.reshape([BM, D])
 
 
@@ -57,12 +68,41 @@ def pieces(x):
 
 
 @tilejit.kernel
-def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_parts, queries, keys, heads, rows,
-               factor, sequences, BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr, ADDED: tl.constexpr):
+def bound_kernel(k_desc, v_desc, bounds, queries, keys, heads, dropout, sequences, GROUP: tl.constexpr,
+                 BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
+    """bounds [batches, kv heads, 2]: the greatest element of a head's keys, and that times `dropout` times the greatest
+    one of its values, without signs; NaN or infinite if one is. Programs (kv heads, batches)."""
+    kv_head, batch = tl.program_id(0), tl.program_id(1)
+    at = place(batch, kv_head * GROUP, heads, queries, keys, sequences)
+    of_keys, of_values = tl.zeros([BN], tl.int32), tl.zeros([BN], tl.int32)
+    for n in tl.range(0, at.keys, BN):
+        k = k_desc.load([at.row, at.first_key + n, kv_head, 0]).reshape([BN, D])
+        v = v_desc.load([at.row, at.first_key + n, kv_head, 0]).reshape([BN, DV])
+        there = n + tl.arange(0, BN) < at.keys
+        of_keys = tl.maximum(of_keys, tl.where(there, greatest(k), 0))
+        of_values = tl.maximum(of_values, tl.where(there, greatest(v), 0))
+    key, value = tl.max(of_keys, 0).to(tl.float32, bitcast=True), tl.max(of_values, 0).to(tl.float32, bitcast=True)
+    to = bounds + (batch * tl.num_programs(0) + kv_head) * 2
+    tl.store(to, key)
+    tl.store(to + 1, value * dropout * key)
+
+
+@tilejit.kernel
+def greatest(x):
+    """The greatest elements of rows, without signs, as integers, of which NaN is the greatest."""
+    return tl.max(x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7fffffff, 1)
+
+
+@tilejit.kernel
+def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, sinks, sink_parts, queries, keys, heads,
+               rows, factor, sequences, GROUP: tl.constexpr, BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr,
+               ADDED: tl.constexpr):
     """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and behind a
     sequence); and sums of out * grad, less the gradient of lse. ADDED: what products' sums begin with instead, in
     `pieces` [heads, rows, 32]: logarithms over -factor, and the others' negatives. sums [rows / BM, heads, BM * D] is
-    cleared, if given. sink_parts [programs, heads]: what the rows of a program say of the sinks' gradient."""
+    cleared, if given. units [rows / BM, heads, BM]: as `add_held` takes them, so that sums are within 2^30; NaN
+    where the gradient is. bounds: see `bound_kernel`. sink_parts [programs, heads]: what the rows of a program say of
+    the sinks' gradient."""
     batch, head = tl.program_id(2), tl.program_id(1)
     begin = tl.program_id(0) * BM
     at = place(batch, head, heads, queries, keys, sequences)
@@ -76,8 +116,10 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_part
     delta = tl.where(inside, tl.sum(o * g, 1), 0.0)
     log = tl.load(lse + where, inside, other=float("-inf"))
     log = tl.where(log == float("-inf"), float("inf"), log * _LOG2E)
+    of_lse = 0.0
     if lse_grad is not None:
-        delta = delta - tl.load(lse_grad + where, inside, other=0.0)
+        of_lse = tl.load(lse_grad + where, inside, other=0.0)
+        delta = delta - of_lse
     if sinks is not None:
         weight = tl.exp2(tl.load(sinks + head).to(tl.float32) * _LOG2E - log)
         program = batch * tl.num_programs(0) + tl.program_id(0)
@@ -96,10 +138,18 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, sinks, sink_part
         tl.store(stats + head * 2 * rows + to, log)
         tl.store(stats + (head * 2 + 1) * rows + to, delta)
     if sums is not None:
-        block = (padded_row(at, queries, sequences, BM) + begin) // BM
-        start = sums + (block * heads + head).to(tl.int64) * (BM * D)
+        block = (padded_row(at, queries, sequences, BM) + begin) // BM * heads + head
+        start = sums + block.to(tl.int64) * (BM * D)
         if sequences.queries is None or begin < at.queries:
-            tl.store(start + tl.arange(0, BM)[:, None] * D + tl.arange(0, D)[None, :], tl.zeros([BM, D], tl.float32))
+            tl.store(start + tl.arange(0, BM)[:, None] * D + tl.arange(0, D)[None, :],
+                     tl.zeros([BM, D], sums.dtype.element_ty))
+            if units is not None:
+                # Products with values are on average no further from delta, their average, than half of their range.
+                bound = bounds + (batch * (heads // GROUP) + head // GROUP) * 2
+                most = tl.sum(tl.abs(g), 1) * tl.load(bound + 1) + tl.abs(of_lse) * tl.load(bound)
+                finite = (most < float("inf")) & (log == log) & (delta == delta)
+                unit = tl.where(finite, 2.0 ** 30 / tl.maximum(most, 2.0 ** -80), float("nan"))
+                tl.store(units + block * BM + tl.arange(0, BM), unit)
 
 
 @tilejit.kernel
@@ -140,8 +190,8 @@ def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
 
 
 @tilejit.kernel
-def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, last, block, start, stop, low, factor, key, prefix,
-                    head, at, opts, ADDED: tl.constexpr, BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+def queries_of_keys(q_desc, grad_desc, stats, sums, units, k, v, dk, dv, last, block, start, stop, low, factor, key,
+                    prefix, head, at, opts, ADDED: tl.constexpr, BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
                     MASKED: tl.constexpr):
     """Add to dk and dv (or the one given) what queries from `start` to `stop` give. Tiles are transposed. ADDED:
     products' sums begin with stats. last, block: gradients of scores one block behind, so that warpgroups need not
@@ -180,7 +230,7 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, k, v, dk, dv, last, block, s
                 dq = tl.dot(last.T, k)
             dk = tl.dot(ds, q, dk)                   # under which sums go out
             if sums is not None:
-                add_held(sums, dq, block, BM, D)
+                add_held(sums, units, dq, block, BM, D)
                 last, block = ds, (low + m) // BM * at.heads + head
     return dk, dv, last, block
 
@@ -196,13 +246,13 @@ def give_keys(desc, x, n, head, at, opts):
 
 
 @tilejit.kernel
-def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc, queries, keys, factor, scale, heads,
-               opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-               D: tl.constexpr, DV: tl.constexpr, ADDED: tl.constexpr = False):
+def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, dk_desc, dv_desc, queries, keys, factor, scale,
+               heads, opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr,
+               BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, ADDED: tl.constexpr = False):
     """Gradients of BN keys and values of one head (dk_desc or dv_desc is None: of the others only); those of queries,
-    without their scale, are added to `sums` if it is given (fp32, [rows / BM, heads] blocks as `add_held` orders them).
-    stats: what `row_kernel` makes, in blocks of BM rows. SPLIT: 0 every block is masked; 1 the last ones are not; 2
-    those in the middle are not. Programs (blocks of keys, kv heads, batches)."""
+    without their scale, are added to `sums` if it is given (fp32, or int32 with `units`: [rows / BM, heads] blocks as
+    `add_held` orders them). stats: what `row_kernel` makes, in blocks of BM rows. SPLIT: 0 every block is masked; 1 the
+    last ones are not; 2 those in the middle are not. Programs (blocks of keys, kv heads, batches)."""
     n = tl.program_id(0) * BN
     kv_head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, kv_head * GROUP, heads, queries, keys, opts.sequences)
@@ -233,18 +283,18 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, dk_desc, dv_desc,
         at = place(batch, head, heads, queries, keys, opts.sequences)
         if TAIL:
             dk, dv, last, block = queries_of_keys(
-                q_desc, grad_desc, stats, sums, k, v, dk, dv, last, block, begin, whole if SPLIT else end, low, factor,
-                key, prefix, head, at, opts, ADDED, BM, D, DV, True)
+                q_desc, grad_desc, stats, sums, units, k, v, dk, dv, last, block, begin, whole if SPLIT else end, low,
+                factor, key, prefix, head, at, opts, ADDED, BM, D, DV, True)
         if SPLIT:
             dk, dv, last, block = queries_of_keys(
-                q_desc, grad_desc, stats, sums, k, v, dk, dv, last, block, whole if TAIL else begin,
+                q_desc, grad_desc, stats, sums, units, k, v, dk, dv, last, block, whole if TAIL else begin,
                 part if SPLIT == 2 else end, low, factor, key, prefix, head, at, opts, ADDED, BM, D, DV, False)
         if SPLIT == 2:
             dk, dv, last, block = queries_of_keys(
-                q_desc, grad_desc, stats, sums, k, v, dk, dv, last, block, part, end, low, factor, key, prefix, head,
-                at, opts, ADDED, BM, D, DV, True)
+                q_desc, grad_desc, stats, sums, units, k, v, dk, dv, last, block, part, end, low, factor, key, prefix,
+                head, at, opts, ADDED, BM, D, DV, True)
     if sums is not None:
-        add_held(sums, tl.dot(last.T, k), block, BM, D)
+        add_held(sums, units, tl.dot(last.T, k), block, BM, D)
     if dk_desc is not None:
         give_keys(dk_desc, dk * scale, n, kv_head, at, opts)
     if dv_desc is not None:
@@ -319,7 +369,7 @@ def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, key
 
 
 @tilejit.kernel
-def sum_kernel(sums, dq, queries, keys, scale, heads, batch_stride, row_stride, head_stride, sequences, d,
+def sum_kernel(sums, units, dq, queries, keys, scale, heads, batch_stride, row_stride, head_stride, sequences, d,
                BM: tl.constexpr, D: tl.constexpr):
     """sums [padded rows / BM, heads] of blocks that `add_held` adds to, times the scale, as gradients of queries.
     Programs (blocks of BM queries, heads, batches)."""
@@ -327,9 +377,12 @@ def sum_kernel(sums, dq, queries, keys, scale, heads, batch_stride, row_stride, 
     head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, head, heads, queries, keys, sequences)
     block = (padded_row(at, queries, sequences, BM) + begin) // BM
-    start = sums + (block * heads + head).to(tl.int64) * (BM * D)
+    block = block * heads + head
+    start = sums + block.to(tl.int64) * (BM * D)
     if begin < at.queries:
         x = by_rows(tl.load(start + tl.arange(0, BM * D)), BM, D)
+        if units is not None:
+            scale = scale / tl.load(units + block * BM + tl.arange(0, BM))[:, None]
         index, columns = begin + tl.arange(0, BM), tl.arange(0, D)
         inside = (index < at.queries)[:, None] & (columns < d)[None, :]
         to = (at.first_query + index).to(tl.int64) * row_stride + head * head_stride

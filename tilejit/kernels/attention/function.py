@@ -54,10 +54,11 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
     Pages of a multiple of 16 keys are copied block by block (TMA), of others keys are looked up one by one.
 
     descales (fp8): fp32 numbers for q [batch, heads], k and v [batch, kv heads] (those of q's heads that share keys are
-    equal). deterministic: gradients of q with equal bits every time (others have them). exact: all functions to fp32's
-    precision; else the softcap's tanh is approximated to 2^-11 where inputs are bf16 or fp8. Without a gradient also
-    out, lse: where results go; tiles: queries (64, 128 or, for three warpgroups, 192) and keys (a multiple of 16) of a
-    block; persistent: whether a program for each multiprocessor takes all blocks; both instead of a choice. Raises
+    equal). deterministic: gradients of q with equal bits every time (others have them); NaN or infinity in k or v makes
+    all of a head NaN then. exact: all functions to fp32's precision; else the softcap's tanh is approximated to 2^-11
+    where inputs are bf16 or fp8. Without a gradient also out, lse: where results go; tiles: queries (64, 128 or, for
+    three warpgroups, 192) and keys (a multiple of 16) of a block; persistent: whether a program for each multiprocessor
+    takes all blocks; both instead of a choice. Raises
     LaunchError for what does not fit.
     """
     left, right = (None, None) if window is None else window
