@@ -253,7 +253,7 @@ def test_too_much_shared_memory_is_out_of_resources(triton):
     @triton.jit
     def picked(x, out, N: tl.constexpr):
         at = tl.arange(0, N)
-        tl.store(out + at, tl.gather(tl.load(x + at), N - 1 - at, 0))
+        tl.store(out + at, tl.gather(tl.cumsum(tl.load(x + at), 0), N - 1 - at, 0))
 
     x = np.zeros(1 << 16, np.float32)
     with pytest.raises(triton.runtime.errors.OutOfResources, match="out of resource: shared memory, Required") as caught:

@@ -26,9 +26,16 @@ def test_predicates(t):
     assert t.primitive_bitwidth == t.bits == int("".join(c for c in re.sub("^fp8.*", "8", t.name) if c.isdigit()))
     assert not t.is_ptr() and not t.is_block() and t.scalar is t and str(t) == t.name
     assert eval(repr(t), {"triton": type("m", (), {"language": tl})}) is t
+    assert hasattr(t, "fp_mantissa_width") == hasattr(t, "exponent_bias") == t.is_floating() != hasattr(t, "int_signedness")
     if t.is_int():
+        assert t.int_signedness == tl.dtype.SIGNEDNESS["SIGNED" if t.is_int_signed() else "UNSIGNED"]
         info = np.iinfo({"int1": "bool"}.get(t.name, t.name)) if t.name != "int1" else None
         assert info is None or (t.get_int_max_value(), t.get_int_min_value()) == (info.max, info.min)
+
+
+def test_a_pointer_type_takes_triton_s_arguments():
+    assert tl.pointer_type(tl.int8, 1) == tl.pointer_type(tl.int8) and not tl.pointer_type(tl.int8, 1).is_const()
+    assert tl.pointer_type(tl.int8, 1, True).is_const() and tl.pointer_type(tl.int8).address_space == 1
 
 
 def test_there_is_one_object_of_each():

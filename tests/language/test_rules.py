@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -216,3 +217,33 @@ def test_variables_of_enclosing_functions_are_constants():
         step = 5
         with pytest.raises(RuntimeError, match="variable of an enclosing function step has changed .* from 3 to 5"):
             stored[(1,)](out)
+
+
+@tilejit.kernel
+def hinted(x, CACHE: tl.constexpr, EVICT: tl.constexpr, STORE: tl.constexpr):
+    if STORE:
+        tl.store(x, 1, cache_modifier=CACHE, eviction_policy=EVICT)
+    else:
+        tl.load(x, cache_modifier=CACHE, eviction_policy=EVICT)
+
+
+@pytest.mark.parametrize("cache, evict, store, said", [
+    (".bogus", "", False, "Cache modifier .bogus not supported: there are .ca"), (".ca", "", True, "Cache modifier .ca not supported"),
+    ("", "evict_soon", False, "Eviction policy evict_soon not supported"), (".wb", None, False, "Cache modifier .wb")])
+def test_hints_of_accesses_are_checked(cache, evict, store, said):
+    """Also of a load that nothing uses."""
+    with pytest.raises(CompilationError, match=re.escape(said)):
+        hinted.compile("*fp32", cache, evict, store)
+    hinted.compile("*fp32", None, "evict_first", store)
+
+
+@tilejit.kernel
+def too_many(x):
+    tl.debug_barrier(x)
+
+
+def test_counts_of_arguments_are_the_author_s():
+    """They counted the builder, which no kernel passes."""
+    with pytest.raises(CompilationError, match=r"debug_barrier\(\) takes 0 positional arguments but 1 were? given") as e:
+        too_many.compile("*fp32")
+    assert "keyword-only" not in str(e.value)

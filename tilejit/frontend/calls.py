@@ -47,7 +47,8 @@ class Calls(Expressions):
             return self.call_function(fn, args, kwargs, node)
         except TypeError as error:
             if getattr(fn, "is_builtin", False) or isinstance(fn, type):
-                raise self.fail(node, re.sub(r"\b_b\b", "builder", str(error))) from None
+                said = re.sub(r" positional arguments? \(and 1 keyword-only argument\)", "", str(error))
+                raise self.fail(node, re.sub(r"\b_b\b", "builder", said)) from None
             raise
 
     def call_function(self, fn: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:

@@ -1,9 +1,16 @@
 """What the tile language asks of an element type: Triton's predicates and properties, by the type's name."""
 from __future__ import annotations
 
+from enum import Enum
+
 #: Bits of the mantissa and bias of the exponent of the floating-point types.
 _FLOATS = {"fp8e4b15": (3, 15), "fp8e4nv": (3, 7), "fp8e4b8": (3, 8), "fp8e5": (2, 15), "fp8e5b16": (2, 16),
            "fp16": (10, 15), "bf16": (7, 127), "tf32": (10, 127), "fp32": (23, 127), "fp64": (52, 1023)}
+
+
+class Signedness(Enum):
+    SIGNED = 0
+    UNSIGNED = 1
 
 
 class Predicates:
@@ -16,6 +23,7 @@ class Predicates:
     FP_TYPES = ("fp8e4b15", "fp8e4nv", "fp8e4b8", "fp8e5", "fp8e5b16", "fp16", "bf16", "fp32", "fp64")
     STANDARD_FP_TYPES = ("fp16", "bf16", "fp32", "fp64")
     OTHER_TYPES = ("void",)
+    SIGNEDNESS = Signedness
 
     @classmethod
     def is_dtype(cls, name: str) -> bool:
@@ -38,11 +46,22 @@ class Predicates:
 
     @property
     def fp_mantissa_width(self) -> int:
-        return _FLOATS[self.name][0]
+        return self._float()[0]
 
     @property
     def exponent_bias(self) -> int:
-        return _FLOATS[self.name][1]
+        return self._float()[1]
+
+    def _float(self) -> tuple[int, int]:
+        if self.name not in _FLOATS:
+            raise AttributeError(f"{self.name} has no mantissa and no exponent")
+        return _FLOATS[self.name]
+
+    @property
+    def int_signedness(self) -> Signedness:
+        if self.is_floating():
+            raise AttributeError(f"{self.name} has no int_signedness")
+        return Signedness.SIGNED if self.is_int_signed() else Signedness.UNSIGNED
 
     @property
     def scalar(self) -> Predicates:

@@ -93,9 +93,11 @@ fp8e4b8, fp8e5b16 = OtherDType("fp8e4b8"), OtherDType("fp8e5b16")
 
 @dataclass(frozen=True)
 class Ptr:
-    """A 64-bit global address of elements of type `elem`; `const` (while a kernel is built): not to be written."""
+    """A 64-bit global address of elements of type `elem`; `const` (while a kernel is built): not to be written.
+    `address_space` is Triton's: 1, there is no other."""
 
     elem: Scalar
+    address_space: int = 1
     const: bool = False
 
     @property

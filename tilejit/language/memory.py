@@ -31,6 +31,20 @@ def written_elem(x: Any, what: str) -> Ptr:
     return t
 
 
+#: Cache operators of loads and of stores, and eviction priorities, as PTX has them.
+_LOADS, _STORES = ("", ".ca", ".cg", ".cs", ".cv"), ("", ".wb", ".cg", ".cs", ".wt")
+_PRIORITIES = ("", "evict_first", "evict_last", "evict_normal", "no_allocate")
+
+
+def _hints(cache_modifier: Any, eviction_policy: Any, known: tuple[str, ...]) -> dict[str, Any]:
+    cache = sem.constant(cache_modifier, "cache_modifier") or ""
+    evict = sem.constant(eviction_policy, "eviction_policy") or ""
+    for what, x, names in (("Cache modifier", cache, known), ("Eviction policy", evict, _PRIORITIES)):
+        if x not in names and f".{x}" not in names:
+            raise CompilationError(f"{what} {x} not supported: there are {', '.join(names[1:])}")
+    return {"cache": cache, "evict": evict}
+
+
 def _no_checks(what: str, boundary_check: Any, padding_option: Any) -> None:
     if unwrap(boundary_check) or unwrap(padding_option):
         raise CompilationError(f"{what}: `padding_option` or `boundary_check` argument is not supported for loading a "
@@ -44,13 +58,12 @@ def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: A
     """Where `mask` is false: `other`, or zero. Pointers, mask and other are broadcast to one shape."""
     if isinstance(pointer, tensor_descriptor):
         raise CompilationError("load of a descriptor: write desc.load(offsets)")
-    cache, evict = sem.constant(cache_modifier, "cache_modifier"), sem.constant(eviction_policy, "eviction_policy")
+    hints = _hints(cache_modifier, eviction_policy, _LOADS)
     if isinstance(pointer, BlockPointer):
         if unwrap(mask) is not None or unwrap(other) is not None:
             raise CompilationError("load: `mask` and `other` arguments cannot be specified for loading block pointers; "
                                    "use boundary_check and padding_option")
-        return load_block(_b, pointer, boundary_check, padding_option, cache=cache, evict=evict,
-                          volatile=bool(unwrap(volatile)))
+        return load_block(_b, pointer, boundary_check, padding_option, **hints, volatile=bool(unwrap(volatile)))
     _no_checks("load", boundary_check, padding_option)
     elem = pointer_elem(pointer, "load").elem
     mask, other = unwrap(mask), unwrap(other)
@@ -68,19 +81,19 @@ def load(pointer: tensor, mask: Any = None, other: Any = None, boundary_check: A
     if other is not None:
         o = sem.cast(_b, to_tensor(_b, other), elem)
         operands.append(sem.broadcast_to(_b, o, shape).value)
-    return tensor(_b("load", *operands, cache=cache, evict=evict, volatile=bool(unwrap(volatile))))
+    return tensor(_b("load", *operands, **hints, volatile=bool(unwrap(volatile))))
 
 
 @builtin(method=True)
 def store(pointer: tensor, value: Any, mask: Any = None, boundary_check: Any = (),
           cache_modifier: str = "", eviction_policy: str = "", *, _b: KernelBuilder) -> None:
     """Cast to the element type."""
-    cache, evict = sem.constant(cache_modifier, "cache_modifier"), sem.constant(eviction_policy, "eviction_policy")
+    hints = _hints(cache_modifier, eviction_policy, _STORES)
     if isinstance(pointer, BlockPointer):
         if unwrap(mask) is not None:
             raise CompilationError("store: `mask` argument cannot be specified for storing to a block pointer; use "
                                    "boundary_check")
-        store_block(_b, pointer, value, boundary_check, cache=cache, evict=evict)
+        store_block(_b, pointer, value, boundary_check, **hints)
         return
     _no_checks("store", boundary_check, "")
     elem = written_elem(pointer, "store").elem
@@ -91,7 +104,7 @@ def store(pointer: tensor, value: Any, mask: Any = None, boundary_check: Any = (
     operands = [pointer.value, sem.broadcast_to(_b, v, pointer.shape).value]
     if unwrap(mask) is not None:
         operands.append(mask_to(_b, mask, pointer.shape, "store").value)
-    _b.op("store", *operands, cache=cache, evict=evict)
+    _b.op("store", *operands, **hints)
 
 
 __all__ = ["load", "store"]
