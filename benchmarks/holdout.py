@@ -20,6 +20,8 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +106,9 @@ def against(shape: Shape, dtype: str, ours: Callable[[], Any], theirs: Callable[
     return row("matmul_holdout", "x".join(map(str, shape)), dtype, mine, "cuBLAS", peers, "us", ratio, spread)
 
 
-def choice(shape: Shape, dtype: str) -> dict[str, Any]:
-    """How much longer the chosen way takes than the best of the likeliest; empty where TMA does not read the operands."""
+def choice(shape: Shape, dtype: str, pool: Executor) -> dict[str, Any]:
+    """How much longer the chosen way takes than the best of the likeliest, which the pool compiles; empty where TMA does
+    not read the operands."""
     from tilejit.kernels.chip import current
     from tilejit.kernels.planning import choose
     from tilejit.tools import calibrate
@@ -117,8 +120,9 @@ def choice(shape: Shape, dtype: str) -> dict[str, Any]:
     chip = current()
     problem = calibrate.facts(*calibrate.matrices(m, n, k, kind, dtype != "fp8"))
     chosen = choose(problem, chip).way
-    ways = dict.fromkeys((chosen, *calibrate.picked(problem, chip, random.Random(0))))
-    times = dict(calibrate.measured(problem, kind, chip, list(ways)))
+    ways = list(dict.fromkeys((chosen, *calibrate.picked(problem, chip, random.Random(0)))))
+    failed = pool.map(calibrate.compiled, [(problem, way, chip, kind) for way in ways])
+    times = dict(calibrate.measured(problem, kind, chip, [way for way, why in zip(ways, failed) if not why]))
     return {"choice": round(times[chosen] / min(times.values()), 4)} if chosen in times else {}
 
 
@@ -190,6 +194,7 @@ def main() -> int:
     rng, until, rows = random.Random(seed), time.monotonic() + options.seconds, []
     chosen = [tuple(int(x) for x in s.split("x")) for s in options.shapes.split(",")] if options.shapes else None
     dtypes = options.dtype.split(",")
+    pool = ProcessPoolExecutor(mp_context=get_context("spawn")) if options.best else None
     for i, shape in enumerate(chosen or shapes(options.count, rng)):
         dtype = dtypes[i % len(dtypes)]
         if dtype == "fp8":                    # all that torch's operator takes
@@ -197,7 +202,7 @@ def main() -> int:
         if time.monotonic() > until:
             print(f"stopped after {options.seconds} s: {len(rows)} shapes")
             break
-        rows.append(measure(shape, dtype, rng, options.rounds) | (choice(shape, dtype) if options.best else {}))
+        rows.append(measure(shape, dtype, rng, options.rounds) | (choice(shape, dtype, pool) if pool else {}))
         if chosen:
             print(json.dumps(rows[-1]))
     print("\n".join(summary(rows)))
