@@ -32,7 +32,9 @@ class Chip:
     elements that eight warps store where TMA does not, in lines, and what a row of a tile takes them; pieces: those
     that threads copy into shared memory. promote: what a block takes whose sums are promoted, where its scales come
     with it, promoted: results of others; widened: weights that become 16-bit numbers, widens: those of a
-    warpgroup."""
+    warpgroup. Not of all chips: outside: how much longer than others lines of tiles take L2 that lie beyond a matrix's
+    end; pair: what a block takes more where CTAs wait for one another; behind: exponent of the sum of memory and what
+    happens beside it."""
 
     name: str
     multiprocessors: int
@@ -70,6 +72,9 @@ class Chip:
     promoted: float
     widened: float
     widens: float
+    outside: float
+    pair: float
+    behind: float
     #: Whether tensor cores take operands from shared memory (`wgmma`).
     hopper: bool = True
     #: By how much faster than `tensor` some tiles multiply under load: they read less for each product.

@@ -83,7 +83,8 @@ def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
     exchanged = f["area"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
     return dict(
         once=np.ones(len(table.ways)), room=np.maximum(room, 1.0),
-        products=products ** e, waited=(chip.latency / f["slots"] + chip.block) ** e,
+        products=products ** e,
+        waited=(chip.latency / f["slots"] + chip.block + np.where(f["ctas"] > f["k_ctas"], chip.pair, 0.0)) ** e,
         load=f["k_bytes"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
         meet=np.where(split, chip.meet + exchanged, 0.0), meeting=8 * f["area"] / chip.multiprocessors / chip.part,
         # Sums of the transpose's parts are written, and read before, sector by sector.
@@ -126,7 +127,8 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
     excess = (p.batches * (p.m + p.n * p.share) * p.k_bytes - chip.resident) / 5e6
     memory = 5e6 * np.logaddexp(0.0, excess) / (chip.memory * chip.multiprocessors)
     busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
-    time = time + memory + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
+    time = time + memory if chip.behind == 1 else (time ** chip.behind + memory ** chip.behind) ** (1 / chip.behind)
+    time = time + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
 
     if not p.stores:
         moved = p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
@@ -180,7 +182,13 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
     elif narrow_a > 1:
         across, down = across * narrow_a, down * narrow_a
     alone = alone + (np.maximum(across, down) * chip.line) ** chip.hiding
-    return alone, (np.minimum(f["m"], high) * first + np.minimum(f["n"], wide) * second) * r["l2"]
+    rows, columns = high, wide
+    if chip.outside and not (p.grouped or any(p.units)):
+        # What TMA fills in are lines of K (beyond a group's end are other rows, and threads read nothing there).
+        of_a, of_b = chip.outside * p.a_rows, chip.outside * (not p.b_rows)
+        rows = high + np.where(f["swap"], of_b, of_a) * (f["m"] - high)
+        columns = wide + np.where(f["swap"], of_a, of_b) * (f["n"] - wide)
+    return alone, (rows * first + columns * second) * r["l2"]
 
 
 def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> Any:

@@ -35,7 +35,9 @@ from tilejit.kernels.problem import Problem, facts
 from tilejit.kernels.way import Way
 
 FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "store", "stored", "part",
-          "exchange")
+          "exchange", "outside", "pair", "behind")
+#: Where a fit starts with terms that a chip's numbers leave out.
+STARTS = {"outside": 1.0, "pair": 10.0, "behind": 1.5}
 #: How firmly rates stay near those that a fit starts with; the best ways decide.
 PRIORS = (0.1, 1.0, 3.0, 10.0, 30.0)
 #: The likeliest ways that are measured of a product, and others that should take at most so much longer.
@@ -191,7 +193,7 @@ def fit(times: Sequence[Times], chip: Chip, rounds: int = 30, prior: float = PRI
         near = [np.log(estimate(p, table, c) / t) * w for (p, table, t), w in zip(tables, weights)]
         return np.concatenate([*near, prior * (v - start)])
 
-    start = v = np.log([max(1e-6, getattr(chip, n)) for n in FITTED])
+    start = v = np.log([max(STARTS.get(n, 1e-6), getattr(chip, n)) for n in FITTED])
     r, damping = off(v), 1e-2
     for _ in range(rounds):
         slope = np.stack([(off(v + 1e-4 * e) - r) / 1e-4 for e in np.eye(len(v))], 1)
