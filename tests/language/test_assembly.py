@@ -20,6 +20,18 @@ def test_two_operands():
 
 
 @tilejit.kernel
+def widened(y, x, N: tl.constexpr):
+    at = tl.arange(0, N)
+    less = tl.inline_asm_elementwise("sub.s32 $0, $1, 8;", "=r,r", [tl.load(x + at)], dtype=tl.int32, is_pure=True, pack=1)
+    tl.store(y + at, less.to(tl.int64))
+
+
+def test_results_may_be_negative():
+    x = np.arange(16, dtype=np.int32)
+    equal(widened, [x.astype(np.int64) - 8], x, N=16)
+
+
+@tilejit.kernel
 def bytes_added(y, x, N: tl.constexpr):
     at = tl.arange(0, N)
     tl.store(y + at, tl.inline_asm_elementwise("and.b32 $0, $1, 0x1F1F1F1F;", "=r,r", [tl.load(x + at)], dtype=tl.int8,

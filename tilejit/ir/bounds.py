@@ -34,7 +34,7 @@ def _range_of(op: Op, depth: int, whole: tuple[int, int], known: dict[tuple[Valu
         return (int(op.attrs["value"]),) * 2
     if name == "arange":
         return op.attrs["start"], op.attrs["end"] - 1
-    if "program" in op.define.traits or name == "checked" and op.attrs.get("nonnegative"):
+    if name in ("program_id", "num_programs") or name == "checked" and op.attrs.get("nonnegative"):
         return 0, hi
     if name in ("cast", "checked") or op.define.traits & {"shape", "identity"}:
         sides = [of(i) for i in range(len(op.operands))]
