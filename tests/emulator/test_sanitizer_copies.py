@@ -13,6 +13,7 @@ COPY = LOAD.split(";")[1] + ";"
 STORE = "cp.async.bulk.global.shared::cta.bulk_group [%rd1+8192], [%r2], 512; cp.async.bulk.commit_group;"
 MINE = "mad.lo.u32 %r5, %r1, 8, %r2;"                # 8 bytes a thread
 READ = MINE + "ld.shared.v2.u32 {%r6, %r7}, [%r5];"
+USE = "add.u32 %r8, %r6, %r7;"
 WRITE = MINE + "st.shared.v2.u32 [%r5], {%r1, %r1};"
 FENCE = "fence.proxy.async.shared::cta;"
 
@@ -53,6 +54,9 @@ CASES = {
     "a slot is released before it is read":
         ("slot-overwritten", init(1, 64) + by_one(load(), "P") + wait(0) + REFILL + READ + by_one(wait(0, 1) + load(), "Q") + wait(1),
          init(1, 64) + by_one(load(), "P") + wait(0) + READ + REFILL + by_one(wait(0, 1) + load(), "Q") + wait(1)),
+    "a slot is released while what is read from it is under way":
+        ("slot-overwritten", init(1, 64) + by_one(load(), "P") + wait(0) + READ + REFILL + USE + by_one(wait(0, 1) + load(), "Q") + wait(1),
+         init(1, 64) + by_one(load(), "P") + wait(0) + READ + USE + REFILL + USE + by_one(wait(0, 1) + load(), "Q") + wait(1)),
     "a store's source is overwritten before it is read":
         ("slot-overwritten", WRITE + FENCE + "bar.sync 0;" + by_one(STORE, "P") + "bar.sync 0;" + WRITE,
          WRITE + FENCE + "bar.sync 0;" + by_one(STORE + "cp.async.bulk.wait_group.read 0;", "P") + "bar.sync 0;" + WRITE),

@@ -10,6 +10,7 @@ from tilejit.emulator.report import Finding
 from tilejit.emulator.sanitizer import kinds
 from tilejit.emulator.sanitizer.barriers import Barriers, multicast_bits
 from tilejit.emulator.sanitizer.global_memory import GlobalMemory
+from tilejit.emulator.sanitizer.late_reads import late_reads
 from tilejit.emulator.sanitizer.lifetime import Lifetime
 from tilejit.emulator.sanitizer.records import Op
 from tilejit.emulator.sanitizer.registers import Registers
@@ -49,6 +50,8 @@ class Sanitizer(Listener):
         self.parts: dict[int, Parts] = {}                # by CTA
         self.parts_of_op: dict[int, Parts] = {}
         self.instructions = Instructions(program)
+        self.late = late_reads(program)
+        self.under_way: dict[WarpId, dict[int, tuple[int, np.ndarray, int]]] = {}    # by load: CTA, addresses, bytes
         self.ctas = CtaClocks()
         self.globals = GlobalMemory(self.reporter, self.ctas)
         self.maps = TensorMaps(self.reporter, self.globals)
@@ -89,6 +92,8 @@ class Sanitizer(Listener):
             now = parts.world.warp_access(agent, pc, kind, strong)
             parts.lifetime.used(now, cta)
             self.shared.access(parts.world, cta, addresses, size, now)
+            if pc in self.late:
+                self.under_way.setdefault(agent, {})[pc] = cta, addresses.copy(), size
         elif space == "global":
             self.globals.access(agent, pc, kind, strong, addresses, size)
             if self.maps.used and kind != "read":
@@ -185,6 +190,10 @@ class Sanitizer(Listener):
                 parts.barriers.op_bits(cta, offset, earlier.all_bits())
         else:
             parts.barriers.arrive(agent, pc, cta, offset, sem)
+            for load, (of, addresses, size) in self.under_way.get(agent, {}).items():
+                if pc in self.late[load]:
+                    now = parts.world.warp_access(agent, load, "read")
+                    self.shared.access(parts.world, of, addresses, size, now)
             if agent.cta != cta:
                 self.ctas.publish(agent.cta, (cta, offset), "relaxed")
 
