@@ -387,3 +387,58 @@ def test_few_numbers_of_each_row_are_kept(target, monkeypatch):
         compiled = tilejit.kernel(row_sums.fn)[(1,)](x, out, 32, 128, num_warps=4)
     np.testing.assert_array_equal(out, x.sum(1) / x.sum(1).max())
     assert "chunks" in compiled.report()
+
+
+@tilejit.kernel
+def ordered(x, out, N: tl.constexpr, FALLING: tl.constexpr, BITONIC: tl.constexpr):
+    at = tl.arange(0, N)
+    v = tl.load(x + at) * 2
+    if BITONIC:
+        v = tl.bitonic_merge(v, descending=FALLING)
+    else:
+        v = tl.sort(v, descending=FALLING)
+    tl.store(out + at, v + at)
+
+
+@pytest.mark.remarks("stack", reason="chunks are kept in memory of the threads")
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("bitonic", [False, True])
+@pytest.mark.parametrize(("n", "dtype", "falling"), [(512, "f", False), (1024, "h", True), (256, "d", True), (2048, "B", False)])
+def test_sorts_through_memory(n, dtype, falling, bitonic, target, monkeypatch):
+    for name, value in {"REGISTERS": 4, "ELEMENTS": 4}.items():
+        monkeypatch.setattr(chunks, name, value)
+    monkeypatch.setenv("TILEJIT_CACHE", "0")
+    x = RNG.integers(0, 100, n).astype(dtype)
+    if bitonic:
+        x = np.concatenate([np.sort(x[:n // 2]), np.sort(x[n // 2:])[::-1]])
+    out, want = np.zeros_like(x), np.sort(x * 2)
+    with tilejit.knobs(target=target):
+        compiled = tilejit.kernel(ordered.fn)[(1,)](x, out, n, falling, bitonic, num_warps=1)
+    np.testing.assert_array_equal(out, (want[::-1] if falling else want) + np.arange(n).astype(dtype))
+    assert "in memory of the threads" in compiled.report() and ".local" in compiled.ptx
+
+
+@pytest.mark.remarks("stack", reason="chunks are kept in memory of the threads")
+def test_a_sort_of_very_many_does_not_explode():
+    """139,264 instructions by 4 warps, if each element of a thread had its own."""
+    x = RNG.permutation(65536).astype("f")
+    out = np.zeros_like(x)
+    with tilejit.knobs(target="emulator"):
+        compiled = ordered[(1,)](x, out, 65536, False, False, num_warps=4)
+    np.testing.assert_array_equal(out, 3 * np.arange(65536, dtype="f"))
+    assert compiled.ptx.count(";") < 20_000 and "about 139264 instructions" in compiled.report()
+
+
+@tilejit.kernel
+def sorted_whole(x, out, N: tl.constexpr):
+    v = tl.sort(tl.load(x + tl.arange(0, N)))
+    tl.store(out + tl.arange(0, N), v - tl.sum(v))
+
+
+def test_a_sorted_tile_that_is_needed_whole_is_an_error(monkeypatch):
+    monkeypatch.setattr(chunks, "REGISTERS", 4)
+    monkeypatch.setattr(chunks, "ELEMENTS", 4)
+    monkeypatch.setenv("TILEJIT_CACHE", "0")
+    with pytest.raises(tilejit.CompilationError, match="sort fewer elements") as e:
+        sorted_whole.compile("*fp32", "*fp32", 1024, num_warps=1)
+    assert "tl.sort(tl.load(" in str(e.value)

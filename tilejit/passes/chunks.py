@@ -13,6 +13,7 @@ from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.gathers import pull
 from tilejit.passes.parts import Group, in_lines
 from tilejit.passes.products import MOST_SUMS
+from tilejit.passes.sorts import through_memory
 
 #: Instructions that a block may take before its tiles go through a loop, and elements of a thread in a chunk: some
 #: vectors in flight.
@@ -44,7 +45,8 @@ def chunk(fn: Function) -> Function:
                 prod(shape_of(v.type)) for v in op.operands[:2]) // shape_of(x)[1]
             changed |= _through_loop(Group(fn, block, [op], products=True), _cost(op, threads), elements, (0,))
         sums = _sums_much(block, threads)
-        if cost <= MOST and not sums and not _loads_much(fn, block, threads):
+        stacked = [_sort(fn, op, threads) for op in _sorts_much(block, threads)]
+        if cost <= MOST and not sums and not any(stacked) and not _loads_much(fn, block, threads):
             continue
         elements = SUMS * 256 // max(threads, 256) * threads if sums else ELEMENTS * threads
         roots = _roots(fn, block)
@@ -91,6 +93,21 @@ def _much(fn: Function, block: Block, threads: int) -> list[Op]:
     room = target_of(fn).shared_bytes
     return [op for op in block.ops if op.name == "histogram" and _numbers(op.operands[0], threads) > REGISTERS
             or op.name == "dot" and sum(_bytes(v) for v in op.operands[:2]) > room]
+
+
+def _sorts_much(block: Block, threads: int) -> list[Op]:
+    return [op for op in block.ops if op.name == "sort_runs" and op.attrs["falling"] is not None
+            and shape_of(op.result.type) == (op.attrs["run"],) and (
+                _cost(op, threads) > MOST or _numbers(op.result, threads) > min(REGISTERS, SHARED // threads))]
+
+
+def _sort(fn: Function, op: Op, threads: int) -> bool:
+    """Whether a sort goes through memory; the report says so, or why not."""
+    cost, problem = _cost(op, threads), through_memory(fn, op, ELEMENTS * threads)
+    fn.say("sort", f"sort at {op.place}: about {cost} instructions if every element of a thread had its own; " + (
+        problem or f"chunks of {ELEMENTS * threads} are sorted and merged in memory of the threads"), op.place,
+        instructions=cost)
+    return not problem
 
 
 def _waists(block: Block, threads: int) -> list[Op]:

@@ -96,6 +96,8 @@ class Group:
             if isinstance(op, Op) and "tma" in op.define.traits and any(at == len(tile) - 1 for at, _ in views):
                 size = gcd(size, max(1, tile[-1] * elem_of(value.type).bits // 128))        # 16 bytes a row of a block
         self.count = min(1 << max(0, most // self.elements - 1).bit_length(), size & -size)
+        if any(isinstance(op, Op) and op.attrs.get("slots", self.count) != self.count for op in self.members):
+            return "chunks that are sorted are of another size"
         return "" if self.count > 1 else f"their {'first' if d == 0 else 'other'} dimension is not long enough"
 
     def need(self, v: Value, view: View) -> str:
@@ -330,6 +332,8 @@ def sources(op: Op, d: int) -> list[int | None]:
         return [d - (d > op.attrs["axis"])]
     if op.name in ("dot", "dot_fma"):
         return [None if d else 0, 1 if d else None, d]
+    if op.name == "stacked":
+        return [None]
     if op.name in ("desc_load", "desc_store"):
         return [d if op.name == "desc_store" and i == 1 else None for i in range(n)]
     return [d + (op.name == "reduce" and d >= op.attrs["axis"])] * n
@@ -399,6 +403,10 @@ def _part(op: Op, w: _Writer, d: int) -> tuple[int, ...]:
     return (*shape[:d], shape[d] // w.group.count, *shape[d + 1:])
 
 
+def _kept(op: Op, operands: list[Value], w: _Writer, d: int, turn: int, b: Builder) -> Value:
+    return b("kept", op.operands[0], w.chunk(turn))
+
+
 def _alike(op: Op) -> bool:
     return "shape" in op.define.traits and "collective" not in op.define.traits
 
@@ -409,4 +417,4 @@ def _shuffled(op: Op, operands: list[Value], w: _Writer, d: int, turn: int, b: B
 
 
 _SLICES = {"arange": _arange, "const": _const, "splat": _shaped, "broadcast": _shaped, "reshape": _shaped,
-           "xor_shuffle": _shuffled}
+           "xor_shuffle": _shuffled, "stacked": _kept}

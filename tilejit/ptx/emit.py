@@ -359,6 +359,7 @@ def emitters() -> dict[str, Callable[[Emitter, Op], None]]:
         fma,
         indexed,
         kernel,
+        local,
         map,
         memory,
         mma,
