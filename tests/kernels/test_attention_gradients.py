@@ -93,7 +93,7 @@ def shapes(d: int, queries: int, keys: int) -> list[str]:
 
 def of_keys(d: int, causal: bool, bm: int, added: bool = False, sums: tuple = ("*fp32:16", None), group: int = 1) -> Any:
     stats = f"desc<bf16[1x{bm}x16]>" if added else f"desc<fp32[1x1x{bm}]>"
-    return key_kernel.compile(*shapes(d, bm, 128), stats, *sums, *[f"desc<bf16[1x128x1x{d}]>"] * 2, "int32:16",
+    return key_kernel.compile(*shapes(d, bm, 128), stats, *sums, None, *[f"desc<bf16[1x128x1x{d}]>"] * 2, "int32:16",
                               "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=group,
                               TAIL=causal, SPLIT=1, BM=bm, BN=128, D=d, DV=d, ADDED=added, num_warps=8,
                               num_stages=2 if bm == 128 else None)
@@ -144,7 +144,7 @@ def test_wide_heads_have_a_second_slot_for_what_is_read_again(causal: bool) -> N
 def test_keys_and_values_of_wide_heads_apart(of_keys: bool, group: int, causal: bool) -> None:
     """All of a thread's registers but a few, and no spills (the fixture sees to that)."""
     to = ["desc<bf16[1x128x1x256]>", None]
-    k = key_kernel.compile(*shapes(256, 64, 128), "desc<fp32[1x1x64]>", None, None, *(to if of_keys else to[::-1]), "int32:16",
+    k = key_kernel.compile(*shapes(256, 64, 128), "desc<fp32[1x1x64]>", None, None, None, *(to if of_keys else to[::-1]), "int32:16",
                            "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=group,
                            TAIL=causal, SPLIT=1, BM=64, BN=128, D=256, DV=256, num_warps=8, products_ahead=True)
     first, second = ("scores, weight_grad", "dk") if of_keys else ("scores", "dv")
@@ -215,6 +215,18 @@ def test_what_is_not_finite(value: float, at: int) -> None:
             dq = gradients(grad, q, k, v, out, lse, None, Case(0.125, deterministic=deterministic), Extras())[0]
             found.append(~np.isfinite(dq.astype(F32)))
     assert found[0][0, :, 1].any() and (found[0] <= found[1]).all() and not found[1][0, :, 0].any()
+
+
+def test_gradients_of_scores_beyond_fp16() -> None:
+    """Those of queries of the same head are not finite, as those of keys: a scale of losses that is too great shows."""
+    rng = np.random.default_rng(0)
+    q, k, v, grad = [rng.standard_normal((1, 100, 2, 64), F32).astype(F16) for _ in range(4)]
+    q[:, 7, 1], grad[:, 7, 1], v[:, 9, 1] = 0.0, 4000.0, 60.0
+    lse, case = np.zeros((1, 2, 100), F32), Case(0.125, deterministic=True)
+    with tilejit.knobs(target="evaluator"), np.errstate(all="ignore"):
+        out = forward(q, k, v, case, Extras(), lse=lse)
+        dq, dk = gradients(grad, q, k, v, out, lse, None, case, Extras())[:2]
+    assert not np.isfinite(dk[0, 9, 1]).any() and np.isnan(dq[0, :, 1]).all() and np.isfinite(dq[0, :, 0]).all()
 
 
 def test_sums_begin_with_numbers_in_three_pieces() -> None:

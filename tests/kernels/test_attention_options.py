@@ -105,14 +105,18 @@ def test_sequences_of_several_lengths(target: str) -> None:
     assert (out[of_q[3]:] == 0).all() and np.isneginf(lse[:, of_q[3]:]).all()
 
 
-def test_gradients_of_sequences_of_several_lengths() -> None:
+@pytest.mark.remarks("spills", "stack", reason="with equal bits a masked loop of two heads keeps one register in memory")
+def test_gradients_of_sequences_of_several_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries have a kernel of their own in the last case only."""
+    from tilejit.kernels.attention import backward
     from tilejit.kernels.attention.backward import gradients
     from tilejit.kernels.attention.forward import forward
 
     of_q, of_k = np.array([0, 70, 70, 75], np.int32), np.array([0, 90, 110, 250], np.int32)
     q, k, v, grad = random(75, 2, 64), random(250, 1, 64), random(250, 1, 64), random(75, 2, 64)
-    for deterministic in (False, True):
-        case = Case(0.125, right=0, max_queries=70, max_keys=140, deterministic=deterministic)
+    monkeypatch.setattr(backward, "apart", lambda case, wide, queries: case.seed == 1)
+    for deterministic, seed in ((False, 0), (True, 0), (False, 1)):
+        case = Case(0.125, right=0, max_queries=70, max_keys=140, deterministic=deterministic, seed=seed)
         extras, lse = Extras(cu_queries=of_q, cu_keys=of_k), np.zeros((2, 75), F32)
         out = forward(q, k, v, case, extras, lse=lse)
         dq, dk, dv, _ = gradients(grad, q, k, v, out, lse, None, case, extras)

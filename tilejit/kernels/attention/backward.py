@@ -81,7 +81,10 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     count, exact = max(rows // bm, 1) * heads, together and case.deterministic
     sums = tilejit.empty_like(q, (count, bm * wide), tilejit.language.int32 if exact else fp32) if together else None
     units = tilejit.empty_like(q, (count, bm), fp32) if exact else None
-    bounds = tilejit.empty_like(q, (batch, kv_heads, 2), fp32) if exact else None
+    spans = 1 << min(4, (steps - 1).bit_length())         # of a head's keys, a program each
+    bounds = tilejit.empty_like(q, (batch, kv_heads, 2, spans), tilejit.language.int32) if exact else None
+    lost = tilejit.empty_like(q, (batch, kv_heads), tilejit.language.int32) if exact and iq.dtype == \
+        tilejit.language.float16 else None
     parts = None if extras.sinks is None else tilejit.empty_like(q, (blocks * batch, heads), fp32)
     desc = [blocks_of(x, n, w).over(a) for x, n, w, a in (
         (iq, bm, wide, q), (ik, bn, wide, k), (iv, bn, wide_v, v), (ig, bm, wide_v, grad), (io, bm, wide_v, out))]
@@ -89,13 +92,14 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
         tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm))
     total = iq.shape[0] if packed else queries
     if exact and batch:
-        bound_kernel[(kv_heads, batch)](
-            desc[1], desc[2], bounds, total, keys, heads, 1.0 / (1.0 - (case.dropout or 0.0)), opts.sequences,
-            GROUP=group, BN=bn, D=wide, DV=wide_v, num_warps=8)
+        bound_kernel[(spans, kv_heads, batch)](
+            desc[1], desc[2], bounds, lost, total, keys, heads, opts.sequences, GROUP=group, SPANS=spans, BN=bn, D=wide,
+            DV=wide_v, num_warps=8)
     if blocks and batch:
         row_kernel[(blocks, heads, batch)](
             desc[4], desc[3], lse, lse_grad, stats, sums, units, bounds, extras.sinks, parts, total, keys, heads, lines,
-            factor(case, extras), opts.sequences, GROUP=group, BM=bm, DV=wide_v, D=wide, ADDED=added, num_warps=4)
+            factor(case, extras), 1.0 / (1.0 - (case.dropout or 0.0)), opts.sequences, GROUP=group, SPANS=spans, BM=bm,
+            DV=wide_v, D=wide, ADDED=added, num_warps=4)
     split = 1
     if case.low or case.mask is not None:
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bm else 0
@@ -108,13 +112,13 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
               for x, w in ((dk, wide), (dv_out, wide_v))]
         for given in [(to[0], None), (None, to[1])] if alone else [to]:
             key_kernel[(steps, kv_heads, batch)](
-                *desc[:4], of_rows, sums, units, *given, total, keys, factor(case, extras), case.scale, heads, opts,
-                TAIL=tail, SPLIT=split, ADDED=added, **settings)
+                *desc[:4], of_rows, sums, units, lost, *given, total, keys, factor(case, extras), case.scale, heads,
+                opts, TAIL=tail, SPLIT=split, ADDED=added, **settings)
     if sums is not None and blocks and batch:
         stride = tilejit.array_info(dq).strides
         sum_kernel[(blocks, heads, batch)](
-            sums, units, dq, total, keys, case.scale, heads, 0 if packed else stride[0], *stride[-3:-1],
-            opts.sequences, d, BM=bm, D=wide, num_warps=8)
+            sums, units, lost, dq, total, keys, case.scale, heads, 0 if packed else stride[0], *stride[-3:-1],
+            opts.sequences, d, GROUP=group, BM=bm, D=wide, num_warps=8)
     elif blocks and batch:
         pad, (bm, bn) = bm, query_tiles(most, _plain(case, extras))
         tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None

@@ -68,23 +68,24 @@ def pieces(x):
 
 
 @tilejit.kernel
-def bound_kernel(k_desc, v_desc, bounds, queries, keys, heads, dropout, sequences, GROUP: tl.constexpr,
-                 BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
-    """bounds [batches, kv heads, 2]: the greatest element of a head's keys, and that times `dropout` times the greatest
-    one of its values, without signs; NaN or infinite if one is. Programs (kv heads, batches)."""
-    kv_head, batch = tl.program_id(0), tl.program_id(1)
+def bound_kernel(k_desc, v_desc, bounds, lost, queries, keys, heads, sequences, GROUP: tl.constexpr,
+                 SPANS: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
+    """bounds [batches, kv heads, 2, SPANS]: the greatest elements of spans of a head's keys, and of its values, as
+    `greatest`. lost: see `key_kernel`; cleared. Programs (spans, kv heads, batches)."""
+    span, kv_head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     at = place(batch, kv_head * GROUP, heads, queries, keys, sequences)
     of_keys, of_values = tl.zeros([BN], tl.int32), tl.zeros([BN], tl.int32)
-    for n in tl.range(0, at.keys, BN):
+    for n in tl.range(span * BN, at.keys, SPANS * BN):
         k = k_desc.load([at.row, at.first_key + n, kv_head, 0]).reshape([BN, D])
         v = v_desc.load([at.row, at.first_key + n, kv_head, 0]).reshape([BN, DV])
         there = n + tl.arange(0, BN) < at.keys
         of_keys = tl.maximum(of_keys, tl.where(there, greatest(k), 0))
         of_values = tl.maximum(of_values, tl.where(there, greatest(v), 0))
-    key, value = tl.max(of_keys, 0).to(tl.float32, bitcast=True), tl.max(of_values, 0).to(tl.float32, bitcast=True)
-    to = bounds + (batch * tl.num_programs(0) + kv_head) * 2
-    tl.store(to, key)
-    tl.store(to + 1, value * dropout * key)
+    to = bounds + (batch * tl.num_programs(1) + kv_head) * (2 * SPANS) + span
+    tl.store(to, tl.max(of_keys, 0))
+    tl.store(to + SPANS, tl.max(of_values, 0))
+    if lost is not None and span == 0:
+        tl.store(lost + batch * tl.num_programs(1) + kv_head, 0)
 
 
 @tilejit.kernel
@@ -95,14 +96,14 @@ def greatest(x):
 
 @tilejit.kernel
 def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, sinks, sink_parts, queries, keys, heads,
-               rows, factor, sequences, GROUP: tl.constexpr, BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr,
-               ADDED: tl.constexpr):
+               rows, factor, dropout, sequences, GROUP: tl.constexpr, SPANS: tl.constexpr, BM: tl.constexpr,
+               DV: tl.constexpr, D: tl.constexpr, ADDED: tl.constexpr):
     """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and behind a
     sequence); and sums of out * grad, less the gradient of lse. ADDED: what products' sums begin with instead, in
     `pieces` [heads, rows, 32]: logarithms over -factor, and the others' negatives. sums [rows / BM, heads, BM * D] is
     cleared, if given. units [rows / BM, heads, BM]: as `add_held` takes them, so that sums are within 2^30; NaN
-    where the gradient is. bounds: see `bound_kernel`. sink_parts [programs, heads]: what the rows of a program say of
-    the sinks' gradient."""
+    where the gradient is. bounds: see `bound_kernel`; dropout: what it multiplies by. sink_parts [programs, heads]:
+    what the rows of a program say of the sinks' gradient."""
     batch, head = tl.program_id(2), tl.program_id(1)
     begin = tl.program_id(0) * BM
     at = place(batch, head, heads, queries, keys, sequences)
@@ -145,8 +146,10 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, s
                      tl.zeros([BM, D], sums.dtype.element_ty))
             if units is not None:
                 # Products with values are on average no further from delta, their average, than half of their range.
-                bound = bounds + (batch * (heads // GROUP) + head // GROUP) * 2
-                most = tl.sum(tl.abs(g), 1) * tl.load(bound + 1) + tl.abs(of_lse) * tl.load(bound)
+                span = bounds + (batch * (heads // GROUP) + head // GROUP) * (2 * SPANS) + tl.arange(0, SPANS)
+                key = tl.max(tl.load(span), 0).to(tl.float32, bitcast=True)
+                value = tl.max(tl.load(span + SPANS), 0).to(tl.float32, bitcast=True)
+                most = (tl.sum(tl.abs(g), 1) * (value * dropout) + tl.abs(of_lse)) * key
                 finite = (most < float("inf")) & (log == log) & (delta == delta)
                 unit = tl.where(finite, 2.0 ** 30 / tl.maximum(most, 2.0 ** -80), float("nan"))
                 tl.store(units + block * BM + tl.arange(0, BM), unit)
@@ -246,13 +249,15 @@ def give_keys(desc, x, n, head, at, opts):
 
 
 @tilejit.kernel
-def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, dk_desc, dv_desc, queries, keys, factor, scale,
-               heads, opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr,
+def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_desc, dv_desc, queries, keys, factor,
+               scale, heads, opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr,
                BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, ADDED: tl.constexpr = False):
     """Gradients of BN keys and values of one head (dk_desc or dv_desc is None: of the others only); those of queries,
     without their scale, are added to `sums` if it is given (fp32, or int32 with `units`: [rows / BM, heads] blocks as
     `add_held` orders them). stats: what `row_kernel` makes, in blocks of BM rows. SPLIT: 0 every block is masked; 1 the
-    last ones are not; 2 those in the middle are not. Programs (blocks of keys, kv heads, batches)."""
+    last ones are not; 2 those in the middle are not. lost [batches, kv heads], if given: counts programs whose scores'
+    gradients are not finite, as in fp16 they may not be, which integers do not show. Programs (blocks of keys, kv
+    heads, batches)."""
     n = tl.program_id(0) * BN
     kv_head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, kv_head * GROUP, heads, queries, keys, opts.sequences)
@@ -296,6 +301,10 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, dk_desc, d
     if sums is not None:
         add_held(sums, units, tl.dot(last.T, k), block, BM, D)
     if dk_desc is not None:
+        if lost is not None:
+            nothing = tl.sum(tl.sum(dk * 0.0, 1), 0)
+            if nothing != nothing:
+                tl.atomic_add(lost + batch * tl.num_programs(1) + kv_head, 1, sem="relaxed")
         give_keys(dk_desc, dk * scale, n, kv_head, at, opts)
     if dv_desc is not None:
         give_keys(dv_desc, dv, n, kv_head, at, opts)
@@ -369,8 +378,8 @@ def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, key
 
 
 @tilejit.kernel
-def sum_kernel(sums, units, dq, queries, keys, scale, heads, batch_stride, row_stride, head_stride, sequences, d,
-               BM: tl.constexpr, D: tl.constexpr):
+def sum_kernel(sums, units, lost, dq, queries, keys, scale, heads, batch_stride, row_stride, head_stride, sequences, d,
+               GROUP: tl.constexpr, BM: tl.constexpr, D: tl.constexpr):
     """sums [padded rows / BM, heads] of blocks that `add_held` adds to, times the scale, as gradients of queries.
     Programs (blocks of BM queries, heads, batches)."""
     begin = tl.program_id(0) * BM
@@ -383,6 +392,8 @@ def sum_kernel(sums, units, dq, queries, keys, scale, heads, batch_stride, row_s
         x = by_rows(tl.load(start + tl.arange(0, BM * D)), BM, D)
         if units is not None:
             scale = scale / tl.load(units + block * BM + tl.arange(0, BM))[:, None]
+            if lost is not None:
+                scale = tl.where(tl.load(lost + batch * (heads // GROUP) + head // GROUP) == 0, scale, float("nan"))
         index, columns = begin + tl.arange(0, BM), tl.arange(0, D)
         inside = (index < at.queries)[:, None] & (columns < d)[None, :]
         to = (at.first_query + index).to(tl.int64) * row_stride + head * head_stride
