@@ -1,7 +1,6 @@
 """Tiles of very many elements a thread go through a loop, chunk by chunk, instead of through as many registers."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from tilejit.ir import Block, Function, Op, Value, blocks, listed, reached, total_warps, uses
@@ -43,7 +42,8 @@ def chunk(fn: Function) -> Function:
             x = op.operands[0].type
             elements = ELEMENTS * threads if op.name == "histogram" else DEEP * 8 // elem_of(x).bits * max(
                 prod(shape_of(v.type)) for v in op.operands[:2]) // shape_of(x)[1]
-            changed |= _through_loop(Group(fn, block, [op], products=True), _cost(op, threads), elements, (0,))
+            group = Group(fn, block, [op], products=True)
+            changed |= _through_loop(group, _cost(op, threads), group.problem(elements, (0,)))
         sums = _sums_much(block, threads)
         stacked = [_sort(fn, op, threads) for op in _sorts_much(block, threads)]
         if cost <= MOST and not sums and not any(stacked) and not _loads_much(fn, block, threads):
@@ -54,23 +54,21 @@ def chunk(fn: Function) -> Function:
         dims = list(range(min(map(len, shapes), default=1)))
         if sums:                                        # the longest first: tensor cores take tiles of many rows
             dims.sort(key=lambda d: -min((shape[d] for shape in shapes), default=0))
-        if Group(fn, block, roots, products=sums).problem(elements, dims):
-            for op in _waists(block, threads):
-                if op in block.ops and not Group(fn, block, [op]).problem(elements, (0,)):
-                    _through_loop(Group(fn, block, [op]), cost, elements, (0,))
-                    drop_dead(fn)
+        group = Group(fn, block, roots, products=sums)
+        problem = group.problem(elements, dims)
+        if problem and _keep_rows(fn, block, cost, threads):
             cost = sum(_cost(op, threads) for op in block.ops)
             if cost <= MOST and not _loads_much(fn, block, threads):
                 continue
-        changed |= _through_loop(Group(fn, block, roots, products=sums), cost, elements, dims)
+            problem = group.problem(elements, dims)
+        changed |= _through_loop(group, cost, problem)
     if changed:
         drop_dead(fn)
     return fn
 
 
-def _through_loop(group: Group, cost: int, elements: int, dims: Sequence[int]) -> bool:
+def _through_loop(group: Group, cost: int, problem: str) -> bool:
     where, fn = group.roots[0].place if group.roots else group.block.ops[0].place, group.fn
-    problem = group.problem(elements, dims)
     if problem and cost > MOST:
         fn.say("long_code", f"tiles at {where}: about {cost} instructions, as every element of a thread has its own: "
                f"{problem}", where, instructions=cost)
@@ -110,16 +108,24 @@ def _sort(fn: Function, op: Op, threads: int) -> bool:
     return not problem
 
 
-def _waists(block: Block, threads: int) -> list[Op]:
-    """Reductions along rows, the last ones first, that make few elements of tiles of many."""
+def _keep_rows(fn: Function, block: Block, cost: int, threads: int) -> bool:
+    """Put in loops what reductions along rows, the last ones first, make of tiles of many elements, if that is little.
+    Whether there were any."""
     def many(v: Value) -> bool:
         return _numbers(v, threads) > min(REGISTERS, SHARED // threads)
 
     def makers(v: Value) -> list[Value]:
         return v.op.operands if isinstance(v.op, Op) and v.op.parent is block else []
 
-    return [op for op in reversed(block.ops) if op.name == "reduce" and op.attrs["axis"] > 0
-            and max(_numbers(v, threads) for v in op.results) <= KEPT and any(map(many, reached(op.operands, makers)))]
+    found = False
+    for op in [op for op in reversed(block.ops) if op.name == "reduce" and op.attrs["axis"] > 0
+               and max(_numbers(v, threads) for v in op.results) <= KEPT]:
+        if op in block.ops and any(map(many, reached(op.operands, makers))):
+            group = Group(fn, block, [op])
+            problem = group.problem(ELEMENTS * threads, (0,))
+            if not problem and _through_loop(group, cost, problem):
+                found = drop_dead(fn) or True
+    return found
 
 
 def _sums_much(block: Block, threads: int) -> bool:
