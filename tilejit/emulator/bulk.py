@@ -10,7 +10,7 @@ from tilejit.emulator.machine import Cluster, Site, lanes_of
 from tilejit.emulator.tiles import read_shared, reduce_values
 
 
-# -- one-dimensional bulk copies --------------------------------------------------------------------------
+# -- one-dimensional bulk copies --
 def bulk_size(c: Cluster, s: Site, count: int) -> int:
     if count % 16 or count == 0:
         raise c.stop("misaligned", f"a bulk copy of {count} bytes is not a positive multiple of 16", s)
@@ -103,7 +103,7 @@ def _bulk_store(c: Cluster, s: Site, e: External) -> None:
         store_op(c, s, lane, "bulk_reduce" if reduction else "bulk_store", read, write)
 
 
-# -- st.async, red.async, tensormap -----------------------------------------------------------------------
+# -- st.async, red.async, tensormap --
 @executes("st.async.mbarrier::complete_tx::bytes", "red.async.mbarrier::complete_tx::bytes")
 def _st_async(c: Cluster, s: Site, e: External) -> None:
     needs_cluster(c, s, e)

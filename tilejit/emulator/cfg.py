@@ -40,7 +40,7 @@ def _post_dominators(successors: list[list[int]], exit_node: int) -> list[int]:
     for i, outs in enumerate(successors):
         for o in outs:
             predecessors[o].append(i)
-    order: list[int] = []                     # reverse post-order of the reversed graph, from the exit
+    order: list[int] = []  # reverse post-order of the reversed graph, from the exit
     seen = {exit_node}
     stack = [(exit_node, iter(predecessors[exit_node]))]
     while stack:

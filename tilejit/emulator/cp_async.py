@@ -12,7 +12,7 @@ from tilejit.emulator.machine import AsyncOp, Cluster, Site, Waiter, lanes_of
 from tilejit.emulator.mbarrier import arrive, barrier_at
 
 
-# -- cp.async ---------------------------------------------------------------------------------------------
+# -- cp.async --
 def left(c: Cluster, s: Site, e: External, size: int, lane: int) -> int:
     operand = e.operands[3]
     negated = isinstance(operand, tuple)

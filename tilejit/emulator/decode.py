@@ -159,7 +159,7 @@ class Decoder:
             self.symbols[v.name], self.spaces[v.name] = self.variables.ctypes.data + at, k.GLOBAL
             self.variables[at:at + len(v.data)] = np.frombuffer(v.data, np.uint8)
 
-    # -- operands ------------------------------------------------------------------------------------
+    # -- operands --
     def hidden(self, key: object) -> int:
         if key not in self.interned:
             self.interned[key] = self.next
@@ -255,7 +255,7 @@ class Decoder:
         self.pool += [self.source(i, kind) for i in items]
         return start, len(items)
 
-    # -- rows ----------------------------------------------------------------------------------------
+    # -- rows --
     def row(self, op: int, d: int | None = None, a: int | None = None, b: int | None = None,
             c: int | None = None, e: int | None = None, sub: int = 0, fmt: int = 0, flags: int = 0,
             imm: int = 0, target: int = 0, reconv: int = 0, pool: tuple[int, int] = (0, 0)) -> None:
@@ -304,7 +304,7 @@ def decode(module: Module, name: str | None) -> Decoded:
     d = Decoder(module, entry)
     for ins in entry.instructions:
         _decode_one(d, ins)
-    d.row(k.RET)                                   # falling off the end
+    d.row(k.RET)  # falling off the end
     _branches(d, entry)
     code = np.array(d.rows, np.int64).reshape(-1, k.WIDTH)
     return Decoded(entry, code, np.array(d.pool or [0], np.int32), d.externals, d.next, d.constants, d.own,

@@ -31,7 +31,7 @@ class Listener:
         self.findings: list[Finding] = []
         self.program: Any = None
 
-    # -- life of the launch ----------------------------------------------------------------------------
+    # -- life of the launch --
     def launch_begin(self, program: object, grid: tuple[int, int, int], block: int,
                      cluster: tuple[int, int, int], seed: int) -> None:
         """Before the first CTA."""
@@ -51,7 +51,7 @@ class Listener:
     def warp_exit(self, agent: WarpId) -> None:
         """Every lane has exited."""
 
-    # -- memory ----------------------------------------------------------------------------------------
+    # -- memory --
     def access(self, agent: WarpId, pc: int, kind: str, space: str, lanes: int, addresses: np.ndarray,
                size: int, cta: int) -> None:
         """One memory instruction of the generic proxy (not ld.param and constants); a read that polls is told once.
@@ -68,7 +68,7 @@ class Listener:
         """A TMA store or reduction writes whole units of 16 bytes: `size` bytes from every start are not the
         tensor's."""
 
-    # -- asynchronous operations -----------------------------------------------------------------------
+    # -- asynchronous operations --
     def issue(self, op: int, kind: str, agent: WarpId, pc: int, lane: int, proxy: str,
               barrier: tuple[int, int] | None, bytes: int) -> None:
         """kind: "tma_load", "tma_store", "tma_reduce", "bulk_load", "bulk_store", "bulk_reduce", "bulk_smem",
@@ -89,7 +89,7 @@ class Listener:
                    read_only: bool) -> None:
         """`done`: all operations of the groups it waited for, earlier ones too."""
 
-    # -- wgmma -----------------------------------------------------------------------------------------
+    # -- wgmma --
     def wgmma_fence(self, agent: WarpId, pc: int) -> None:
         """Told of every warp of the warpgroup."""
 
@@ -105,7 +105,7 @@ class Listener:
     def uninitialised(self, agent: WarpId, pc: int, register: int) -> None:
         """A read of a register that nothing has written."""
 
-    # -- mbarriers -------------------------------------------------------------------------------------
+    # -- mbarriers --
     def mbarrier_init(self, agent: WarpId, pc: int, cta: int, offset: int, count: int,
                       live: bool) -> None:
         """`live`: the bytes held an initialised barrier."""
@@ -135,7 +135,7 @@ class Listener:
     def mbarrier_blocked(self, agent: WarpId, pc: int, cta: int, offset: int, parity: int) -> None:
         """A try_wait starts to wait."""
 
-    # -- other synchronisation --------------------------------------------------------------------------
+    # -- other synchronisation --
     def barrier_arrive(self, agent: WarpId, pc: int, barrier: int, threads: int, waits: bool) -> None:
         """`waits` is False for bar.arrive."""
 

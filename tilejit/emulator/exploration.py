@@ -136,7 +136,7 @@ def difference(a: np.ndarray, b: np.ndarray, tolerance: float) -> str:
     if not wrong.any():
         return ""
     note = ""
-    if a.dtype.kind not in "iub":                       # numpy's floats, and ml_dtypes' ("V")
+    if a.dtype.kind not in "iub":  # numpy's floats, and ml_dtypes' ("V")
         x, y = (v.reshape(-1).astype(np.float64) for v in (a, b))
         with np.errstate(invalid="ignore"):
             error = np.abs(x - y) / np.maximum(np.maximum(np.abs(x), np.abs(y)), np.finfo(np.float64).tiny)

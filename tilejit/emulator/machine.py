@@ -63,15 +63,15 @@ class AsyncOp:
 
 @dataclass
 class WarpState:
-    bulk_open: dict[int, list[AsyncOp]] = field(default_factory=dict)      # by lane
+    bulk_open: dict[int, list[AsyncOp]] = field(default_factory=dict)  # by lane
     bulk_groups: dict[int, list[list[AsyncOp]]] = field(default_factory=dict)
-    copies_open: list[tuple[int, AsyncOp]] = field(default_factory=list)   # cp.async: (lanes, op)
+    copies_open: list[tuple[int, AsyncOp]] = field(default_factory=list)  # cp.async: (lanes, op)
     copy_groups: list[tuple[int, list[AsyncOp]]] = field(default_factory=list)
     wgmma_issued: int = 0
     wgmma_open: list[AsyncOp] = field(default_factory=list)
     wgmma_groups: list[list[AsyncOp]] = field(default_factory=list)
     cluster_arrived: int = 0
-    cluster_owed: int = 0                                                  # lanes that have arrived and not waited
+    cluster_owed: int = 0  # lanes that have arrived and not waited
     registers: int = 0
     exited: bool = False
 
@@ -83,7 +83,7 @@ class Cluster:
         p = self.program = launch.program
         d = p.decoded
         self.listener, self.policy = launch.listener, launch.policy
-        self.fetched_maps: dict[tuple[int, int], bytes] = {}       # (CTA of the cluster, address) -> tensor map
+        self.fetched_maps: dict[tuple[int, int], bytes] = {}  # (CTA of the cluster, address) -> tensor map
         self.warps_per_cta = launch.warps
         self.warps = launch.warps * len(ctas)
         self.shared_bytes = -(-(SHARED_BASE + d.static_shared + launch.shared_bytes) // 16) * 16
@@ -105,7 +105,7 @@ class Cluster:
         self.mbarriers: dict[tuple[int, int], MBarrier] = {}
         self.named: dict[tuple[int, int], Any] = {}
         self.cluster_phase, self.cluster_lanes = 0, 0
-        self.timed_out: set[tuple[int, int, int]] = set()      # (warp, pc, phase) of waits that gave up
+        self.timed_out: set[tuple[int, int, int]] = set()  # (warp, pc, phase) of waits that gave up
         self.wgmma_pending: dict[tuple[int, int], Any] = {}
         self.flight_registers: dict[int, tuple[list[int], list[int]]] = {}
         self.waiters: dict[Hashable, list[Waiter]] = {}
@@ -113,7 +113,7 @@ class Cluster:
         self.inflight: list[AsyncOp] = []
         self.finished = 0
         self.idle_rounds, self.spun, self.moved = 0, False, False
-        self.told = 0                          # instructions that the listener has heard of
+        self.told = 0  # instructions that the listener has heard of
         launch.fill_specials(self)
         if self.listener is not None:
             self.listener.cluster_begin(list(ctas), self.warps_per_cta, self.shared_bytes - SHARED_BASE, SHARED_BASE)
@@ -138,7 +138,7 @@ class Cluster:
             st[slot] = value
         return st
 
-    # -- names ---------------------------------------------------------------------------------------
+    # -- names --
     def agent(self, warp: int) -> WarpId:
         return WarpId(self.ctas[warp // self.warps_per_cta], warp % self.warps_per_cta)
 
@@ -158,7 +158,7 @@ class Cluster:
     def stop(self, kind: str, message: str, s: Site) -> Stop:
         return Stop(self.finding(kind, message, s.pc, (s.warp,)))
 
-    # -- operands ------------------------------------------------------------------------------------
+    # -- operands --
     def value(self, warp: int, reg: int, lane: int, bits: int = 64) -> int:
         return int(self.regs[warp, reg, lane]) & ((1 << bits) - 1)
 
@@ -196,7 +196,7 @@ class Cluster:
         first = cta * self.warps_per_cta
         return all(s.exited for s in self.warp_states[first:first + self.warps_per_cta])
 
-    # -- waiting -------------------------------------------------------------------------------------
+    # -- waiting --
     def wait(self, s: Site, key: Hashable, ready: Callable[[], bool], resume: Callable[[], None],
              describe: Callable[[], str]) -> tuple[Hashable, Waiter] | None:
         if ready():
@@ -226,7 +226,7 @@ class Cluster:
         else:
             del self.waiters[key]
 
-    # -- asynchronous operations ---------------------------------------------------------------------
+    # -- asynchronous operations --
     def start(self, op: AsyncOp) -> None:
         self.inflight.append(op)
         if self.policy.early(op):
@@ -246,7 +246,7 @@ class Cluster:
         for key in op.keys:
             self.notify(key)
 
-    # -- running -------------------------------------------------------------------------------------
+    # -- running --
     def step(self) -> bool:
         if not self.runnable:
             if self.inflight:
@@ -358,7 +358,7 @@ class Cluster:
         return self.stop(kind, f"{message.format(address)} (lane {lane}, {self.program.text(pc)!r})",
                          Site(warp, 0, 0, pc))
 
-    # -- global memory -------------------------------------------------------------------------------
+    # -- global memory --
     def global_bytes(self, s: Site, address: int, size: int, write: bool = False) -> np.ndarray:
         for start, end, readonly in self.launch.ranges:
             if start <= address and address + size <= end:

@@ -176,7 +176,7 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
     """A test returns at once (and gives way); a try blocks until the phase of some lane has completed."""
     dest, at, phase_reg = e.operands[:3]
     parity_form, blocking = "parity" in e.form.name, "try" in e.form.name
-    items = []                                    # (lanes, barrier, phase or parity)
+    items = []  # (lanes, barrier, phase or parity)
     for lanes, address in c.address_groups(s, at, phase_reg):
         b = barrier_at(c, s, address)
         if b.cta != s.warp // c.warps_per_cta:
@@ -219,7 +219,7 @@ def _wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
                     lambda: f"waits for parity {wanted & 1} of {first.describe()}",
                     first.phase if len(e.operands) > 3 else -1)
     if len(keys) > 1:
-        for key in keys - {first.key}:      # woken by any of its barriers: `watch` forwards to the first
+        for key in keys - {first.key}:  # woken by any of its barriers: `watch` forwards to the first
             c.waiters.setdefault(key, []).append(
                 Waiter(s.warp, s.split, s.pc, lambda: (c.notify(first.key), False)[1], lambda: None, waiter.describe))
     return first.key, waiter

@@ -53,7 +53,7 @@ def representatives(spans: Sequence[Span], roles: dict[int, str]) -> list[int]:
     for s in spans:
         if isinstance(s.lane, int):
             busy[s.lane] = busy.get(s.lane, 0) + (s.end - s.start if s.kind != "wait" else 0)
-    named = any(map(roles.get, busy))                 # then the others are idle
+    named = any(map(roles.get, busy))  # then the others are idle
     groups = sorted({(w // 4, roles.get(w, "")) for w in busy if roles.get(w) or not named})
     return [min((w for w in busy if (w // 4, roles.get(w, "")) == g), key=lambda w: (-busy[w], w)) for g in groups]
 

@@ -84,7 +84,7 @@ class Adversary(RoundRobin):
 
     def pick(self, c: Cluster) -> int:
         pool = [w for w in c.runnable if w not in self.starved] or c.runnable
-        if c.idle_rounds >= len(pool):              # they only poll: what they poll for must come from the others
+        if c.idle_rounds >= len(pool):  # they only poll: what they poll for must come from the others
             return c.runnable[0]
         return pool[-1] if self.newest else pool[0]
 

@@ -63,7 +63,7 @@ def formatted(form: str, data: bytes) -> str:
         at = -(-at // size) * size
         (value,) = struct.unpack_from("<" + code, data, at)
         at += size
-        if kind == "a":                      # float.hex() without the zeros that C leaves out
+        if kind == "a":  # float.hex() without the zeros that C leaves out
             return re.sub(r"\.?0*p", "p", value.hex())
         return m.group().replace("l", "") % value
 

@@ -196,7 +196,7 @@ class Launch:
         self.ops += 1
         return self.ops
 
-    # -- what a cluster asks for ---------------------------------------------------------------------
+    # -- what a cluster asks for --
     def register_file(self, warps: int) -> np.ndarray:
         if warps == self.warps:
             return self.template.copy()
@@ -252,7 +252,7 @@ class Launch:
                   "total_smem_size": self.shared_bytes + self.program.decoded.static_shared}
         return values[head]
 
-    # -- the run -------------------------------------------------------------------------------------
+    # -- the run --
     def clusters(self) -> list[list[int]]:
         gx, gy, gz = self.grid
         cx, cy, cz = self.cluster

@@ -17,11 +17,11 @@ from tilejit.emulator.timeline import Arrive, Drain, Gate, Op, Ran, Recorder, St
 class Rates:
     """In clocks. Hopper's peak is 4096 flops a clock at 16 bits: a m64nNk16 takes N/2 clocks."""
 
-    instruction: int = 2             # clocks a warp takes for an instruction
-    macs: int = 2048                 # 16-bit multiply-adds a clock
-    copy_bytes: int = 64             # bytes a clock through the TMA unit, each way
-    copy_latency: int = 600          # from the last byte's turn in the TMA unit to its arrival
-    barrier: int = 20                # from the last arrival to the first instruction after the wait
+    instruction: int = 2  # clocks a warp takes for an instruction
+    macs: int = 2048  # 16-bit multiply-adds a clock
+    copy_bytes: int = 64  # bytes a clock through the TMA unit, each way
+    copy_latency: int = 600  # from the last byte's turn in the TMA unit to its arrival
+    barrier: int = 20  # from the last arrival to the first instruction after the wait
 
     def product(self, op: Op) -> int:
         return max(1, op.macs * op.width // (16 * self.macs))
@@ -47,7 +47,7 @@ class Span:
 class _Warp:
     at: int = 0
     clock: int = 0
-    products: set[int] = field(default_factory=set)          # wgmmas that it has not yet waited for
+    products: set[int] = field(default_factory=set)  # wgmmas that it has not yet waited for
     multiplies: bool = False
     mode: str = "run"
 
@@ -58,11 +58,11 @@ class Replay:
         self.spans: list[Span] = []
         self.warps = {w: _Warp() for w in recorder.warps}
         self.left = dict(recorder.needs)
-        self.gates: dict[Gate, int] = {}                     # latest contribution so far
+        self.gates: dict[Gate, int] = {}  # latest contribution so far
         self.sleepers: dict[Gate, list[WarpId]] = {}
-        self.free: dict[tuple[int, str], int] = {}           # (cta, unit) -> clock
-        self.ends: dict[int, tuple[int, int]] = {}           # op -> (source read, done)
-        self.starving: dict[int, list[WarpId]] = {}          # op that has not started -> warps that drain it
+        self.free: dict[tuple[int, str], int] = {}  # (cta, unit) -> clock
+        self.ends: dict[int, tuple[int, int]] = {}  # op -> (source read, done)
+        self.starving: dict[int, list[WarpId]] = {}  # op that has not started -> warps that drain it
         self.copies: dict[Gate, list[tuple[int, int, Op]]] = {}
         self.slots = stages(recorder.names, recorder.filled)
         self.heap: list[tuple[int, int, WarpId]] = []
@@ -99,7 +99,7 @@ class Replay:
         self._stuck()
         return sorted(merged(self.spans), key=lambda s: (s.cta, str(s.lane), s.start, s.end))
 
-    # -- warps -------------------------------------------------------------------------------------------
+    # -- warps --
     def _push(self, warp: WarpId) -> None:
         heapq.heappush(self.heap, (self.warps[warp].clock, next(self.order), warp))
 
@@ -129,7 +129,7 @@ class Replay:
             end = opened + self.rates.barrier
             self._span(warp, state.clock, end, "wait", *self._named(gate), action.pc)
             state.clock = end
-        if (gate.cta, gate.place) in self.r.filled:          # data of the next tile: the epilogue is over
+        if (gate.cta, gate.place) in self.r.filled:  # data of the next tile: the epilogue is over
             state.mode = "run"
 
     def _drained(self, warp: WarpId, state: _Warp, action: Drain) -> None:
@@ -151,7 +151,7 @@ class Replay:
                 name, stage = self._named(wait.gate)
                 self._span(warp, self.warps[warp].clock, end, "wait", f"{name}, for ever", stage, wait.pc)
 
-    # -- gates and units ---------------------------------------------------------------------------------
+    # -- gates and units --
     def _named(self, gate: Gate) -> tuple[str, int]:
         at = gate.cta, gate.place
         plain = "cluster barrier" if gate.kind == "cluster" else \
@@ -184,7 +184,7 @@ class Replay:
             _, read = self._unit(op.cta, lane, clock, -(-op.bytes // rates.copy_bytes))
             start, end, kind = clock, read + rates.copy_latency, "copy"
         self.ends[number] = read, end
-        for gate in dict.fromkeys(op.gates):                 # a multicast copy fills slots of several CTAs
+        for gate in dict.fromkeys(op.gates):  # a multicast copy fills slots of several CTAs
             self.copies.setdefault(gate, []).append((start, end, op))
         if not op.gates:
             name = f"{op.kind} {op.bytes} bytes" if op.bytes else op.kind

@@ -9,7 +9,7 @@ from tilejit.emulator.execute import executes
 from tilejit.emulator.machine import Cluster, Site, Waiter, lanes_of
 
 
-# -- named barriers ---------------------------------------------------------------------------------------
+# -- named barriers --
 @dataclass
 class NamedBarrier:
     threads: int | None = None
@@ -137,7 +137,7 @@ def _warp_sync(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | No
     return None
 
 
-# -- clusters ---------------------------------------------------------------------------------------------
+# -- clusters --
 def cluster_check(c: Cluster) -> None:
     total = sum(bin(int(x)).count("1") for x in c.live)
     if c.cluster_lanes and c.cluster_lanes >= total:
@@ -177,7 +177,7 @@ def _cluster_wait(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] |
     return c.wait(s, "cluster", lambda: c.cluster_phase >= wanted, resume, lambda: "waits at the cluster barrier")
 
 
-# -- the rest ---------------------------------------------------------------------------------------------
+# -- the rest --
 @executes("setmaxnreg.sync.aligned.u32")
 def _setmaxnreg(c: Cluster, s: Site, e: External) -> tuple[Hashable, Waiter] | None:
     """Registers move between the warps of a CTA through a pool; .inc waits until it has enough."""

@@ -18,7 +18,7 @@ from tilejit.emulator.vm import codes as k
 
 #: Largest linear offset that the swizzle pattern depends on.
 _PERIOD = 1024
-_SWIZZLE = {0: (0, 0), 1: (7, 7), 2: (3, 7), 3: (1, 7)}          # mode -> (mask of chunk bits, source bit)
+_SWIZZLE = {0: (0, 0), 1: (7, 7), 2: (3, 7), 3: (1, 7)}  # mode -> (mask of chunk bits, source bit)
 
 
 @dataclass(frozen=True)
@@ -108,17 +108,17 @@ def registers(c: Cluster, warp: int, regs: tuple[int, ...]) -> np.ndarray:
 def a_fragment(c: Cluster, warp: int, regs: tuple[int, ...], dtype: str) -> np.ndarray:
     """float32[64, depth] from A's registers (PTX ISA, register fragments of wgmma .m64nNk16, k8, k32): register 2*h + g
     of a thread holds row l/4 + 8*g, and of half h of K the 32 bits of elements that start at chunk l % 4."""
-    raw = np.ascontiguousarray(registers(c, warp, regs).astype(np.uint32))       # warp, reg, lane
+    raw = np.ascontiguousarray(registers(c, warp, regs).astype(np.uint32))  # warp, reg, lane
     per = {"tf32": 1, "f16": 2, "bf16": 2}.get(dtype, 4)
     kind = {1: np.uint32, 2: np.uint16, 4: np.uint8}[per]
-    parts = raw[..., None].view(kind).reshape(4, 2, 2, 8, 4, per)                # warp, half, g, row, chunk, e
+    parts = raw[..., None].view(kind).reshape(4, 2, 2, 8, 4, per)  # warp, half, g, row, chunk, e
     return from_bits(parts.transpose(0, 2, 3, 1, 4, 5).reshape(64, 8 * per), dtype)
 
 
 def accumulate(c: Cluster, warp: int, regs: tuple[int, ...], product: np.ndarray, keep: bool,
                saturate: bool) -> None:
     n = product.shape[1]
-    tiles = product.reshape(4, 2, 8, n // 8, 4, 2).transpose(0, 3, 1, 5, 2, 4)   # warp, j, half, bit, row, chunk
+    tiles = product.reshape(4, 2, 8, n // 8, 4, 2).transpose(0, 3, 1, 5, 2, 4)  # warp, j, half, bit, row, chunk
     old = registers(c, warp, regs)
     total = np.rint(tiles.reshape(4, n // 2, 32)).astype(np.int64)
     if keep:

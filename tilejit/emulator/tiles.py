@@ -102,7 +102,7 @@ class Tile:
         self.shape = tuple(reversed(shape))
         self.inner = tuple(reversed(inner))
         self.empty = 0 in self.shape
-        self.start = at % (1 << 64)                # addresses wrap, as 64-bit sums do
+        self.start = at % (1 << 64)  # addresses wrap, as 64-bit sums do
         self.strides = tuple(reversed([st * step for st, step in zip(strides, m.elem_strides)]))
         self.kind = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size]
         self.box = tuple(reversed(m.copied))

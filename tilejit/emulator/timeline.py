@@ -80,12 +80,12 @@ class Recorder(Listener):
         self.warps: dict[WarpId, list[Action]] = {}
         self.ops: dict[int, Op] = {}
         self.needs: dict[Gate, int] = {}
-        self.names: dict[tuple[int, int], str] = {}           # (cta, offset) of mbarriers
-        self.filled: set[tuple[int, int]] = set()             # mbarriers that copies complete on
+        self.names: dict[tuple[int, int], str] = {}  # (cta, offset) of mbarriers
+        self.filled: set[tuple[int, int]] = set()  # mbarriers that copies complete on
         self.blocked: dict[WarpId, Wait] = {}
         self.current = WarpId(-1, -1)
-        self._rounds: dict[tuple[int, int], int] = {}         # rounds of named barriers that are over
-        self._phases: dict[WarpId, int] = {}                  # arrivals at the cluster barrier
+        self._rounds: dict[tuple[int, int], int] = {}  # rounds of named barriers that are over
+        self._phases: dict[WarpId, int] = {}  # arrivals at the cluster barrier
         self._slots: dict[WarpId, tuple[int, int]] = {}
 
     def _add(self, agent: WarpId, action: Action) -> bool:
@@ -98,7 +98,7 @@ class Recorder(Listener):
         if self._add(agent, Arrive(gate)):
             self.needs[gate] = self.needs.get(gate, 0) + 1
 
-    # -- warps -------------------------------------------------------------------------------------------
+    # -- warps --
     def cluster_begin(self, ctas: list[int], warps: int, shared_bytes: int, base: int) -> None:
         if len({w.cta for w in self.warps}) < self.limit:
             self.warps.update({WarpId(c, w): [] for c in ctas for w in range(warps)})
@@ -108,7 +108,7 @@ class Recorder(Listener):
         if count:
             self._add(agent, Ran(count, pc))
 
-    # -- asynchronous operations -------------------------------------------------------------------------
+    # -- asynchronous operations --
     def issue(self, op: int, kind: str, agent: WarpId, pc: int, lane: int, proxy: str,
               barrier: tuple[int, int] | None, bytes: int) -> None:
         # A wgmma is told of its warpgroup's first warp when the last of the four issues it.
@@ -127,7 +127,7 @@ class Recorder(Listener):
     def group_wait(self, agent: WarpId, pc: int, kind: str, lane: int, done: list[int], read_only: bool) -> None:
         self._add(agent, Drain(tuple(o for o in done if o in self.ops), kind, read_only, pc))
 
-    # -- mbarriers ---------------------------------------------------------------------------------------
+    # -- mbarriers --
     def mbarrier_init(self, agent: WarpId, pc: int, cta: int, offset: int, count: int, live: bool) -> None:
         self.names[cta, offset] = self.program.barrier_name(pc, offset)
 
@@ -158,7 +158,7 @@ class Recorder(Listener):
             self._slots[agent] = cta, offset
         self._add(agent, Wait(Gate("mbarrier", cta, offset, phase), pc))
 
-    # -- named and cluster barriers ----------------------------------------------------------------------
+    # -- named and cluster barriers --
     def barrier_arrive(self, agent: WarpId, pc: int, barrier: int, threads: int, waits: bool) -> None:
         gate = Gate("barrier", agent.cta, barrier, self._rounds.get((agent.cta, barrier), 0))
         self._arrive(agent, gate)

@@ -115,6 +115,6 @@ def _map_acquire(c: Cluster, s: Site, e: External) -> None:
     for lane in lanes_of(s.mask):
         address = c.at(s, at, lane)
         if c.fetched_maps.pop((s.warp // c.warps_per_cta, address), None) is None:
-            c.global_bytes(s, address, 128)         # it must be there
+            c.global_bytes(s, address, 128)  # it must be there
         if c.listener is not None:
             c.listener.map_acquire(c.agent(s.warp), s.pc, address)

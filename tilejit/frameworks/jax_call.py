@@ -133,7 +133,7 @@ def call(kernel: Any, *args: Any, grid: Any, vmap_method: str | None = None, **n
     if callable(grid):
         grid = grid({**kernel.meta(tuple(types), named)})
     if hasattr(kernel, "compile"):
-        kernel.compile(*types, **named)                    # what is wrong with it is said here, not when XLA runs it
+        kernel.compile(*types, **named)  # what is wrong with it is said here, not when XLA runs it
     spec = _Spec(kernel, grid, hows, named, copy_context())
     number = _number(spec, types)
     with _lock:

@@ -39,7 +39,7 @@ class TorchOp:
         self.backward: Callable[..., Any] | None = None
         self.setup_context: Callable[..., Any] | None = None
         self.library: Any = None
-        self.node: Callable[..., Any] | None = None             # how autograd sees a call
+        self.node: Callable[..., Any] | None = None  # how autograd sees a call
         self.lock = threading.RLock()
         self.number = number_of(self)
         self.calls = Calls(fn, self._called, self._graded, integers) if replay else None
@@ -72,7 +72,7 @@ class TorchOp:
             self.define()
             self.node = _node(self) or self._dispatched
             if self.calls is not None:
-                self.calls.wanted = self.node           # what such calls go to from now on
+                self.calls.wanted = self.node  # what such calls go to from now on
         return self.node(*args, **kwargs)
 
     def _dispatched(self, *args: Any, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ class TorchOp:
     def _transformed(self, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Whether torch has to know of this call: for a function transform or a dispatch mode, or as it is tracing."""
         torch = sys.modules["torch"]
-        if HOOKS.recorders and HOOKS.recorder() is not None:           # inside of a function that is recorded
+        if HOOKS.recorders and HOOKS.recorder() is not None:  # inside of a function that is recorded
             return False
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
         return bool(tensors) and (any([stand_in(type(x)) for x in tensors])
@@ -261,6 +261,6 @@ def torch_op(name: str, schema: str | None = None, *, mutates: Sequence[str] = (
 def _make(name: str, schema: str | None, mutates: Sequence[str], fake: Callable[..., Any] | None, replay: bool,
           fn: Callable[..., Any]) -> TorchOp:
     made = TorchOp(fn, name, schema, mutates, fake, replay)
-    if schema is None or "torch.library" in sys.modules:      # else at the first call that needs it
+    if schema is None or "torch.library" in sys.modules:  # else at the first call that needs it
         made.define()
     return made

@@ -112,7 +112,7 @@ def handler(run: Callable[[Call], None], gpu: bool) -> Any:
             return None
         try:
             run(_call(frame, gpu))
-        except BaseException as error:                     # nothing may leave a callback
+        except BaseException as error:  # nothing may leave a callback
             return _failed(frame, f"{type(error).__name__}: {error}")
         return None
 

@@ -117,7 +117,7 @@ class Branches(Frame):
         return Undefined(f"is not defined on every path: the {kind} at line {getattr(node, 'lineno', 0)} binds it in "
                          f"its {which} branch only")
 
-    # -- if --------------------------------------------------------------------------------------------------
+    # -- if --
     def if_statement(self, node: ast.If, rest: list[ast.stmt]) -> tuple[bool, Exit | None]:
         cond = self.condition(node.test)
         if not isinstance(cond, tensor):
@@ -134,7 +134,7 @@ class Branches(Frame):
              other_run: Callable[[], Exit | None], names: list[str], ends: bool) -> Exit | None:
         """Build statements for both values of a condition; how they end."""
         then, other = self.branch(then_run), self.branch(other_run)
-        if ends and not self.loop_depth:         # after a return out of the function no name is read any more
+        if ends and not self.loop_depth:  # after a return out of the function no name is read any more
             names = []
         if then.value is None and other.value is None:
             self.join(node, cond, then, other, names, "nothing")
@@ -176,7 +176,7 @@ class Branches(Frame):
         return self.join(node, cond, then, other, assigned([node.body, node.orelse]), "Ternary expression with dynamic "
                          "condition has inconsistent types: the conditional expression")
 
-    # -- and, or ------------------------------------------------------------------------------------------------
+    # -- and, or --
     def short_circuit(self, node: ast.AST, is_and: bool, left: Any, right: Callable[[], Any], names: list[str],
                       truth: bool) -> Any:
         """With `truth` only the truth matters. `right` does not run where a scalar `left` decides, unless it has no

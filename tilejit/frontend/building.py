@@ -59,13 +59,13 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     fn = Function(source.name, [p.type for _, p in params.values()], [n for n, _ in params.values()],
                   [_known(p) for _, p in params.values()], attrs, loc)
     b = KernelBuilder(fn.body, loc=loc)
-    b.num_warps = product_warps(fn)                                 # type: ignore[attr-defined]
+    b.num_warps = product_warps(fn)  # type: ignore[attr-defined]
     b.notes = []
     if registers is not None and registers > THREAD_REGISTERS:
         b.note("maxnreg", f"maxnreg={registers} limits nothing: a thread has at most {THREAD_REGISTERS} registers")
-    b.debug = bool(attrs.get("debug"))                              # type: ignore[attr-defined]
+    b.debug = bool(attrs.get("debug"))  # type: ignore[attr-defined]
     b.sanitize = b.debug and attrs.get("sanitize_overflow") is not False  # type: ignore[attr-defined]
-    b.target = target                                               # type: ignore[attr-defined]
+    b.target = target  # type: ignore[attr-defined]
     values = dict(zip(params, fn.body.args))
 
     def value(place: tuple, arg: Arg) -> Any:

@@ -47,7 +47,7 @@ SUPPORTED = ("assignments, if/elif/else, for over range/tl.range/tl.static_range
 class Expressions(Loops):
     def expr(self, node: ast.expr) -> Any:
         kind: Any = type(node)
-        if kind is ast.Constant:                 # leaves build no ops, which would need their place
+        if kind is ast.Constant:  # leaves build no ops, which would need their place
             return node.value  # type: ignore[attr-defined]
         if kind is ast.Name:
             return self.name(node.id, node)  # type: ignore[attr-defined]
@@ -85,7 +85,7 @@ class Expressions(Loops):
             out += spread
         return out
 
-    # -- operators ----------------------------------------------------------------------------------------
+    # -- operators --
     def python(self, node: ast.AST, text: Callable[[], str], run: Callable[[], Any]) -> Any:
         try:
             return run()
@@ -186,7 +186,7 @@ class Expressions(Loops):
         cond = shape.item(cond, _b=self.b)
         return sem.to_bool(self.b, cond)
 
-    # -- strings, names bound in expressions, comprehensions -----------------------------------------------
+    # -- strings, names bound in expressions, comprehensions --
     def expr_NamedExpr(self, node: ast.NamedExpr) -> Any:
         value = held(self.expr(node.value))
         self.assign(node.target, value)
@@ -228,7 +228,7 @@ class Expressions(Loops):
             raise self.fail(node, "the 'if' of a list comprehension needs a constant, found a run-time value")
         return bool(value)
 
-    # -- attributes and subscripts --------------------------------------------------------------------------
+    # -- attributes and subscripts --
     def expr_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.expr(node.value)
         if isinstance(owner, constexpr):
@@ -250,7 +250,7 @@ class Expressions(Loops):
         if isinstance(owner, (bool, int, float)):
             return self._number_attribute(node, owner)
         if node.attr == "value" and isinstance(owner, (DType, str, type(None))):
-            return owner                              # what a helper is given is marked as a constant in Triton
+            return owner  # what a helper is given is marked as a constant in Triton
         if node.attr == "type" and isinstance(owner, tuple) and not hasattr(owner, "type"):
             return type_of(owner)
         try:
@@ -323,7 +323,7 @@ class Expressions(Loops):
     def expr_Subscript(self, node: ast.Subscript) -> Any:
         x = unwrap(self.expr(node.value))
         if isinstance(x, (int, float)):
-            x = sem.to_tensor(self.b, x)             # a variable's number is a scalar in Triton: `offset[None, :]`
+            x = sem.to_tensor(self.b, x)  # a variable's number is a scalar in Triton: `offset[None, :]`
         if isinstance(x, Aggregate):
             method = self._located(node, self._field, ast.copy_location(
                 ast.Attribute(node.value, "__getitem__", ast.Load()), node), x)
@@ -337,7 +337,7 @@ class Expressions(Loops):
                     return x
                 raise self.fail(node, f"cannot index {show(x)} with {show(index)}: {error}") from None
         items = self._indices(node, x)
-        for axis, new in enumerate(items):           # (as in Triton ':' at dimensions that are not there says nothing)
+        for axis, new in enumerate(items):  # (as in Triton ':' at dimensions that are not there says nothing)
             if new:
                 x = shape.expand_dims(x, axis if x.shape else 0, _b=self.b)
         return x

@@ -22,9 +22,9 @@ class Frame:
         self.source, self.b, self.env, self.call_site = source, b, env, call_site
         self.stack = (*stack, source)
         self.loop_depth = 0
-        self.opened: dict[int, Opened] = {}      # of each loop, by its node
-        self.returned = False                    # whether an iteration of the innermost loop may return
-        self.result: Any = None                  # and what
+        self.opened: dict[int, Opened] = {}  # of each loop, by its node
+        self.returned = False  # whether an iteration of the innermost loop may return
+        self.result: Any = None  # and what
 
     def expr(self, node: ast.expr) -> Any:
         raise NotImplementedError
@@ -38,7 +38,7 @@ class Frame:
     def run(self, body: list[ast.stmt]) -> Exit | None:
         raise NotImplementedError
 
-    # -- errors and locations -----------------------------------------------------------------------
+    # -- errors and locations --
     def loc(self, node: ast.AST) -> Loc:
         source = self.source
         if not isinstance(node, (ast.expr, ast.stmt)):
@@ -49,7 +49,7 @@ class Frame:
     def fail(self, node: ast.AST, message: str, *notes: str) -> CompilationError:
         return CompilationError(message, self.loc(node), notes)
 
-    # -- blocks ------------------------------------------------------------------------------------------
+    # -- blocks --
     def in_block(self, block: Block, run: Callable[[], Any]) -> Any:
         outer, self.b.block = self.b.block, block
         try:
@@ -57,7 +57,7 @@ class Frame:
         finally:
             self.b.block = outer
 
-    # -- names -------------------------------------------------------------------------------------------
+    # -- names --
     def name(self, name: str, node: ast.AST) -> Any:
         if name in self.env:
             value = self.env[name]
@@ -74,7 +74,7 @@ class Frame:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise self.fail(node, f"{name!r} is not defined{hint}") from None
         if isinstance(value, constexpr):
-            return value if callable(value.value) else value.value      # a function that is called on constants
+            return value if callable(value.value) else value.value  # a function that is called on constants
         constant = is_constant(value)
         if isinstance(value, types.ModuleType) or callable(value) or constant and self.source.readable(value):
             return value
@@ -103,7 +103,7 @@ class Frame:
         if len(items) < len(names) - (star is not None):
             raise self.fail(target, f"cannot unpack {len(items)} values into {len(names)} names: not enough values to "
                                     f"unpack (expected {len(names)}, got {len(items)})")
-        if len(items) > len(names) and star is None:           # Triton passes over the others
+        if len(items) > len(names) and star is None:  # Triton passes over the others
             self.b.note("unpacked", f"{len(items)} values are unpacked into {len(names)} names: the last are not used")
         if star is not None:
             stop = len(items) - (len(names) - star - 1)

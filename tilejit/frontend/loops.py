@@ -113,7 +113,7 @@ class Loops(Branches):
             return self.called(device_range, node)  # type: ignore[attr-defined]
         return unwrap(self.expr(node))
 
-    # -- what a loop carries -----------------------------------------------------------------------------
+    # -- what a loop carries --
     def _settle(self, node: ast.For | ast.While, names: list[str], lost: dict[str, Undefined],
                 build: Callable[[Carried, dict[str, Undefined]], list[Value]]) -> Exit | None:
         """Build a loop that assigns `names`, and bind them to what they are after it.
@@ -171,7 +171,7 @@ class Loops(Branches):
                 self.env[n].value.name = n.rstrip(".")
 
     def _finish(self, done: Exit | None) -> None:
-        self.returned = done is not None and done.returned is not False    # a `return` that constants rule out is none
+        self.returned = done is not None and done.returned is not False  # a `return` that constants rule out is none
         if done is None or BROKE not in self.env:
             return
         self.env[BROKE] = done.broke
@@ -210,7 +210,7 @@ class Loops(Branches):
                          "iteration: a loop carries numbers and tensors, and each keeps its type and shape",
                          ("give it the final type before the loop, e.g. tl.zeros(shape, dtype)",))
 
-    # -- for --------------------------------------------------------------------------------------------------
+    # -- for --
     def _for(self, node: ast.For, name: str, it: device_range) -> Exit | None:
         lo, hi, step = self._bounds(node, it)
         kind: Any = lo.elem
@@ -241,7 +241,7 @@ class Loops(Branches):
                 self.b.op("yield", *self._next(node, carried, bad))
 
             self.in_block(region, iteration)
-            self.b.loc = loc         # the loop's line, not that of its last statement
+            self.b.loc = loc  # the loop's line, not that of its last statement
             return self.b.op("for", lo.value, hi.value, step.value, *(v.value for v in carried.inits),
                              regions=[region], **it.attrs).results
 
@@ -249,7 +249,7 @@ class Loops(Branches):
         known = name not in self.env and all(type(x) is int or is_held(x) for x in bounds) and range(*bounds)
         done = self._settle(node, names, lost, build)
         if known and isinstance(self.env[name], Undefined):
-            self.env[name] = held(known[-1])                 # where it surely runs, as in Python
+            self.env[name] = held(known[-1])  # where it surely runs, as in Python
         return done
 
     def _for_while(self, node: ast.For, name: str, names: list[str], lost: dict[str, Undefined], lo: tensor, hi: tensor,
@@ -286,7 +286,7 @@ class Loops(Branches):
         return [sem.cast(self.b, sem.to_tensor(self.b, x, None if isinstance(x, tensor) else kind), kind)
                 for x in bounds]
 
-    # -- while ------------------------------------------------------------------------------------------------
+    # -- while --
     def stmt_While(self, node: ast.While) -> Exit | None:
         if node.orelse:
             raise self.fail(node, "'while ... else' is not part of the tile language")

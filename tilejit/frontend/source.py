@@ -90,7 +90,7 @@ class Enclosing(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         try:
             return self.cells[name].cell_contents
-        except ValueError:                       # nothing was put into it yet
+        except ValueError:  # nothing was put into it yet
             raise KeyError(name) from None
 
     def __iter__(self) -> Iterator[str]:
@@ -148,8 +148,8 @@ class KernelSource:
         for node in ast.walk(function):
             if hasattr(node, "lineno"):
                 node.lineno += first - 1
-                node.end_lineno = (node.end_lineno or 0) + first - 1       # type: ignore[attr-defined]
-                node.col_offset += indent                                  # type: ignore[attr-defined]
+                node.end_lineno = (node.end_lineno or 0) + first - 1  # type: ignore[attr-defined]
+                node.col_offset += indent  # type: ignore[attr-defined]
                 node.end_col_offset = (node.end_col_offset or 0) + indent  # type: ignore[attr-defined]
         return function
 

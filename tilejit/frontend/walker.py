@@ -33,7 +33,7 @@ class Walker(Calls):
                     raise self.fail(stmt, f"'{keyword(stmt)}' is not part of the tile language",
                                     f"what is: {SUPPORTED}")
                 done = handler(stmt)
-                if isinstance(done, Exit) and isinstance(done.returned, tensor):   # a loop that may have returned
+                if isinstance(done, Exit) and isinstance(done.returned, tensor):  # a loop that may have returned
                     rest, returned = body[i + 1:], done
                     return self.fork(stmt, done.returned, lambda: replace(returned, broke=True, returned=True),
                                      partial(self.run, rest), assigned(rest), True)
@@ -80,7 +80,7 @@ class Walker(Calls):
         if node.value is None:
             return
         value = self.expr(node.value)
-        if self._is_constexpr(node.annotation):          # a hint, as in Triton: a run-time value stays one
+        if self._is_constexpr(node.annotation):  # a hint, as in Triton: a run-time value stays one
             value = unwrap(value)
         else:
             value = held(value)

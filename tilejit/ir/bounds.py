@@ -69,10 +69,10 @@ def _of_bits(name: str, a: tuple[int, int], b: tuple[int, int], whole: tuple[int
         return (0, (1 << max(a[1], b[1]).bit_length()) - 1) if min(a[0], b[0]) >= 0 else whole
     if name == "shr":
         return (0, a[1] >> min(max(b[0], 0), 63)) if a[0] >= 0 else whole
-    if name == "irem":                                      # x % 0 is x
+    if name == "irem":  # x % 0 is x
         most = a[1] if b[0] <= 0 else min(a[1], b[1] - 1)
         return (0, most) if a[0] >= 0 else whole
-    if name == "idiv":                                      # x // 0 has all bits set
+    if name == "idiv":  # x // 0 has all bits set
         return (0, a[1] // b[0]) if a[0] >= 0 and b[0] > 0 else whole
     return whole
 

@@ -17,7 +17,7 @@ def _is_root(op: Op) -> bool:
 def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
     work = [op for op in listed(fn.body) if not op.define.pure and _is_root(op)]
     kept, slots = set(work), set[tuple[Op, int]]()
-    for op in work:                              # grows meanwhile, and so does what an op needs
+    for op in work:  # grows meanwhile, and so does what an op needs
         makers: list[Any] = [op.parent.parent] if op.parent is not None else []
         values = controls(op) if op.define.carries else [*op.operands]
         for r in op.regions if not op.define.carries else ():
@@ -32,7 +32,7 @@ def _mark(fn: Function) -> tuple[set[Op], set[tuple[Op, int]]]:
                     slots.add((maker, found[1].index))
                     values += found[1].sources
         for maker in makers:
-            if maker is not None and maker not in kept:          # None: a parameter of the function
+            if maker is not None and maker not in kept:  # None: a parameter of the function
                 kept.add(maker)
                 work += [maker]
     return kept, slots

@@ -21,8 +21,8 @@ from tilejit.ir.roles import Barriers, Role, Stuck
 from tilejit.ir.text import print_op
 from tilejit.ir.types import Desc, DType, Ptr, Scalar
 
-_WINDOW = 40                    # bits of byte address that each buffer owns
-_ORIGIN = 1 << (_WINDOW - 1)    # where in its window a buffer begins, so that small negative offsets show
+_WINDOW = 40  # bits of byte address that each buffer owns
+_ORIGIN = 1 << (_WINDOW - 1)  # where in its window a buffer begins, so that small negative offsets show
 
 
 class EvaluationError(CompilationError):
@@ -60,10 +60,10 @@ class Machine:
     buffers: list[np.ndarray] = field(default_factory=list)
     env: dict[Value, Any] = field(default_factory=dict)
     stats: Stats = field(default_factory=Stats)
-    assembly: Callable[[Op, Sequence[np.ndarray]], list[np.ndarray]] | None = None    # runs inline assembly
+    assembly: Callable[[Op, Sequence[np.ndarray]], list[np.ndarray]] | None = None  # runs inline assembly
     role: Role = field(default_factory=lambda: Role(4))
 
-    # -- memory -----------------------------------------------------------------------------------
+    # -- memory --
     def attach(self, array: np.ndarray) -> int:
         low, high = _byte_bounds(array)
         self.buffers.append(_flat_bytes(array, low, high))
@@ -142,7 +142,7 @@ class Machine:
             old[live[batch]] = before
         return old.reshape(ptr.shape)
 
-    # -- control ----------------------------------------------------------------------------------
+    # -- control --
     def region(self, block: Block, args: Sequence[Any]) -> list[Any]:
         env = self.env
         env.update(zip(block.args, args))
@@ -186,7 +186,7 @@ def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any],
     machine = Machine(fn, (*sizes, 1, 1)[:3], assembly=assembly)  # type: ignore[arg-type]
     values = [_argument(machine, a, args) for a in fn.body.args]
     with np.errstate(all="ignore"):
-        first = -(-machine.grid[0] // fn.attrs.get("programs", 1))     # groups of merged programs
+        first = -(-machine.grid[0] // fn.attrs.get("programs", 1))  # groups of merged programs
         for z, y, x in product(*(range(g) for g in (*reversed(machine.grid[1:]), first))):
             machine.pid = (x, y, z)
             machine.stats.programs += 1
@@ -249,7 +249,7 @@ def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
 def _flat_bytes(array: np.ndarray, low: int, high: int) -> np.ndarray:
     if array.size == 0:
         return np.zeros(0, np.uint8)
-    array = array.reshape(array.shape or (1,))          # of a 0-d array an index gives a number
+    array = array.reshape(array.shape or (1,))  # of a 0-d array an index gives a number
     lowest = np.flip(array, tuple(axis for axis, stride in enumerate(array.strides) if stride < 0))
     first = lowest[(slice(0, 1),) * array.ndim].reshape(1).view(np.uint8)
     return np.lib.stride_tricks.as_strided(first, (high - low,), (1,), writeable=array.flags.writeable)

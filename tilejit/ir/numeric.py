@@ -62,7 +62,7 @@ def round_to(x: Array, t: DType, rounding: str = "rne") -> Array:
     if t.name == "tf32":
         return _tf32_nearest(x.astype(np.float32))
     if t.name == "fp8e4b15":
-        bits = round_to(x, fp16, "rtz").view(np.uint16)      # as the language converts it (custom_float8.py)
+        bits = round_to(x, fp16, "rtz").view(np.uint16)  # as the language converts it (custom_float8.py)
         return ((np.minimum(bits & 0x7FFF, 0x3F00) + 0x40 >> 7) | (bits & 0x8000) >> 8).astype(np.uint8)
     if t.is_fp8() and not (rounding == "rtz" and t.name == "fp8e5"):
         top = {"fp8e4nv": 448.0, "fp8e5": 57344.0}[t.name]
@@ -177,7 +177,7 @@ def fma(a: Array, b: Array, c: Array, t: DType) -> Array:
     v = s - p
     err = (p - (s - v)) + (z - v)
     if t.bits == 64:
-        big = 134217729.0                                   # 2**27 + 1: Dekker's splitting constant
+        big = 134217729.0  # 2**27 + 1: Dekker's splitting constant
         xh, yh = x * big - (x * big - x), y * big - (y * big - y)
         xl, yl = x - xh, y - yh
         err = err + (((xh * yh - p) + xh * yl + xl * yh) + xl * yl)

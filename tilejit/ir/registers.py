@@ -34,7 +34,7 @@ def peak(body: Block, elsewhere: Container[Value] = ()) -> int:
     """
     steps = [step for step in _runs(body) if step]
     at = {op: i for i, step in enumerate(steps) for op in step}
-    ends: dict[Value, int] = {}              # value -> the step of its last use
+    ends: dict[Value, int] = {}  # value -> the step of its last use
     for op in body.ops:
         for v in op.operands:
             ends.update((r, max(ends.get(r, 0), at[op])) for r in root(v))
@@ -63,7 +63,7 @@ def _runs(body: Block) -> list[list[Op]]:
         if "registers" in op.define.traits or alone and op.define.pure:
             out[-1].append(op)
         elif op.define.regions == "fold" and not out[-1] and out[-2:-1] and op.operands[0].op is out[-2][-1]:
-            out[-2].append(op)                   # a fold's results are folded again as they come
+            out[-2].append(op)  # a fold's results are folded again as they come
         else:
             out += [[op], []]
     return out

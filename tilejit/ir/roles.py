@@ -134,7 +134,7 @@ class Crew:
                     body()
         except _Ended:
             pass
-        except BaseException as e:          # whatever it is, the one who called `run` gets it
+        except BaseException as e:  # whatever it is, the one who called `run` gets it
             self.failure = self.failure or e
         with self.turn:
             self.ended.add(me)

@@ -167,7 +167,7 @@ class _Parser:
         self.layouts: dict[str, Any] = {}
         self.scope: dict[str, Value] = {}
 
-    # -- characters -----------------------------------------------------------------------------
+    # -- characters --
     _SPACE = re.compile(r"(?:\s+|//[^\n]*)*")
     _LOC = re.compile(r"[ \t]*//[ \t]*([^\s:]+):(\d+)[ \t]*(?=\n|$)")
 
@@ -200,7 +200,7 @@ class _Parser:
         self.pos = m.end()
         return Loc(m[1], int(m[2]))
 
-    # -- structure ------------------------------------------------------------------------------
+    # -- structure --
     def function(self) -> Function:
         while m := self.take(r"(#\w+) = ([^\n]*)"):
             from tilejit.layout.linear import LinearLayout
@@ -245,7 +245,7 @@ class _Parser:
         if name not in OPS:
             raise self.fail(f"no op is called {name}")
         operands = []
-        some = self._OPERANDS.match(self.s, self.pos)      # a name on the next line begins another op
+        some = self._OPERANDS.match(self.s, self.pos)  # a name on the next line begins another op
         while some and (m := self.take(r"%([\w.]+)")):
             if m[1] not in self.scope:
                 raise self.fail(f"%{m[1]} is not defined here")
@@ -281,7 +281,7 @@ class _Parser:
             self.scope[n] = v
         return op
 
-    # -- data -----------------------------------------------------------------------------------
+    # -- data --
     def attrs(self) -> dict[str, Any] | None:
         if not self.take(r"\{(?=\s*\w+\s*=)"):
             return None

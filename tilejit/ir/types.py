@@ -69,7 +69,7 @@ DTYPES: dict[str, DType] = {}
 int1 = DType("int1", "bool", 1)
 int8, int16, int32, int64 = (DType(f"int{b}", "int", b) for b in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (DType(f"uint{b}", "uint", b) for b in (8, 16, 32, 64))
-fp8e4b15 = DType("fp8e4b15", "float", 8)            # moved as bytes; the language converts it (custom_float8.py)
+fp8e4b15 = DType("fp8e4b15", "float", 8)  # moved as bytes; the language converts it (custom_float8.py)
 fp8e4nv = DType("fp8e4nv", "float", 8)
 fp8e5 = DType("fp8e5", "float", 8)
 fp16 = DType("fp16", "float", 16)
@@ -263,7 +263,7 @@ Type = Union[DType, Ptr, Tile, Desc, Buffer, Barrier, Pending]
 
 
 def elem_of(t: Type) -> Scalar:
-    kind = type(t)                  # (compared, not asked: passes come here for every operand)
+    kind = type(t)  # (compared, not asked: passes come here for every operand)
     if kind is Tile:
         return t.elem  # type: ignore[union-attr]
     if kind is Pending:

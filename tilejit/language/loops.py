@@ -28,7 +28,7 @@ class range:
         if stages is not None:
             if not isinstance(stages, int) or stages < 0:
                 raise CompilationError(f"num_stages must be a constant from 0 on, found {stages!r}")
-            self.attrs["num_stages"] = max(1, stages)         # none is one: nothing runs ahead
+            self.attrs["num_stages"] = max(1, stages)  # none is one: nothing runs ahead
         for name, v in (("warp_specialize", warp_specialize), ("split_masks", split_masks)):
             if unwrap(v) is not None:
                 self.attrs[name] = bool(unwrap(v))

@@ -93,7 +93,7 @@ def sum(input: tensor, axis: Any = None, keep_dims: bool = False, dtype: Any = N
         _b: KernelBuilder) -> tensor:
     """Integers below 32 bits are summed in 32 bits, floats in their own type (or in `dtype`)."""
     x = widened(_b, to_tensor(_b, input), dtype)
-    symbol = "^" if x.elem == int1 else "+"                  # one bit, which wraps
+    symbol = "^" if x.elem == int1 else "+"  # one bit, which wraps
     return fold(_b, [x], axis, lambda a, c: [sem.binary(_b, symbol, a[0], c[0])], keep_dims, "sum")[0]
 
 

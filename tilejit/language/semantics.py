@@ -214,7 +214,7 @@ def binary(b: Builder, symbol: str, x: Any, y: Any) -> tensor:
     if _is_bool(x) and _is_bool(y):
         if symbol in ("//", "%", "<<", ">>"):
             raise CompilationError(f"'{symbol}' of two booleans: combine them with & | ^, or count with .to(tl.int32)")
-        symbol = {"+": "^", "-": "^", "*": "&"}.get(symbol, symbol)          # one bit, which wraps
+        symbol = {"+": "^", "-": "^", "*": "&"}.get(symbol, symbol)  # one bit, which wraps
     if symbol in _CMP:
         tx, ty = common(b, x, y)
         return tensor(b("cmp", tx.value, ty.value, pred=_CMP[symbol]))

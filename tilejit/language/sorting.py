@@ -33,7 +33,7 @@ def _runs(b: KernelBuilder, x: tensor, run: int, falling: bool | None, bitonic: 
 def _sorted(b: KernelBuilder, x: tensor, k: int, descending: bool) -> tensor:
     n = x.shape[-1]
     log_n, log_k = n.bit_length() - 1, k.bit_length() - 1
-    if 2 * k <= _LINE <= n // 16:                 # the best of each line first: no more than one line is held at a time
+    if 2 * k <= _LINE <= n // 16:  # the best of each line first: no more than one line is held at a time
         lines = reshape(x, (*x.shape[:-1], n // _LINE, _LINE), _b=b)
         best = _sorted(b, lines, k, descending)
         return _sorted(b, reshape(best, (*x.shape[:-1], n // _LINE * k), _b=b), k, descending)

@@ -22,7 +22,7 @@ class KernelBuilder(Builder):
     def note(self, kind: str, line: str) -> None:
         where = self.loc.short() if self.loc is not None else ""
         record = Record(kind, f"{line} ({where})" if where else line, where)
-        if record not in self.notes:              # loops are built more than once
+        if record not in self.notes:  # loops are built more than once
             self.notes.append(record)
 
 
@@ -38,10 +38,10 @@ def builtin(fn: Callable[..., Any] | None = None, *, method: bool = False) -> Ca
         @wraps(f)
         def outer(*args: Any, _b: KernelBuilder | None = None, _semantic: KernelBuilder | None = None,
                   **kwargs: Any) -> Any:
-            b = _b or _semantic                  # Triton's name of it, in functions of authors that are not kernels
+            b = _b or _semantic  # Triton's name of it, in functions of authors that are not kernels
             if b is None:
                 raise CompilationError(f"tl.{f.__name__} can only be called inside a @tilejit.kernel function")
-            if semantic and _semantic is None:   # called by a kernel: as in Triton constants come marked, with .value
+            if semantic and _semantic is None:  # called by a kernel: as in Triton constants come marked, with .value
                 args, kwargs = tuple(map(_marked, args)), {k: _marked(v) for k, v in kwargs.items()}
             return f(*args, **{"_semantic" if semantic else "_b": b}, **kwargs)
 
@@ -166,7 +166,7 @@ class block_type:
         self.element_ty = scalar.elem if isinstance(scalar, Ptr) else scalar
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, (DType, Ptr)):                  # a scalar's type is its element's
+        if isinstance(other, (DType, Ptr)):  # a scalar's type is its element's
             return not self.shape and self.scalar == other
         return isinstance(other, block_type) and (self.scalar, self.shape) == (other.scalar, other.shape)
 

@@ -117,7 +117,7 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
             if same_thread:
                 return Registers(tuple(src.place_of(at, ("register",))["register"] for at in dst.registers()))
         except ValueError:
-            pass                      # some elements are in other lanes only
+            pass  # some elements are in other lanes only
         found = _swaps(src, dst) or _shuffles(src, dst)
         warps = src.in_size("warp")
         if found is not None and (src.odd_dims or warps > 2 and isinstance(found, Swaps)):
@@ -262,7 +262,7 @@ def _issued(p: Swaps | Shuffles, elem_bytes: int) -> int:
     return sum(len(set(options)) for options in p.registers) * max(3 if elem_bytes < 4 else 2, elem_bytes // 2)
 
 
-# -- addresses ------------------------------------------------------------------------------------------
+# -- addresses --
 @dataclass(frozen=True)
 class AddressBits:
     """Offsets (elements) of a distributed tile in a memory layout: one constant per bit, combined by xor."""

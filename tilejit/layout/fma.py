@@ -27,7 +27,7 @@ def fma_accumulator(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
 
     bits = num_warps.bit_length() - 1
     apart = batch[:bits]
-    own = max(0, len(rest[m]) + len(rest[n]) - 5 - (bits - len(apart)))       # bits of registers for one product
+    own = max(0, len(rest[m]) + len(rest[n]) - 5 - (bits - len(apart)))  # bits of registers for one product
     columns = min(2, len(rest[n]), (own + 1) // 2)
     registers = take((n, columns), (m, min(2, own - columns)))
     lanes = take((n, 3), (m, 2))

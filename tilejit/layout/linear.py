@@ -73,7 +73,7 @@ class LinearLayout:
         """Raise ValueError unless the last registers, or warps of their own, choose among the parts of a size that is
         no power of two.
         """
-        free = True                     # whether the last registers choose among no other size's parts
+        free = True  # whether the last registers choose among no other size's parts
         for d in self.odd_dims:
             unit = self.shape[d] & -self.shape[d]
             above = [(n, b) for n, row in self.bases for b in row if b[d] >= unit]
@@ -85,7 +85,7 @@ class LinearLayout:
                                  f"{self.shape[d] // unit} parts")
             free = free and not by_registers
 
-    # -- reading --------------------------------------------------------------------------------------
+    # -- reading --
     @property
     def rank(self) -> int:
         return len(self.shape)
@@ -151,7 +151,7 @@ class LinearLayout:
     def zero_bits(self, name: str) -> tuple[int, ...]:
         return tuple(i for i, b in enumerate(self.bases_of(name)) if not any(b))
 
-    # -- algebra --------------------------------------------------------------------------------------
+    # -- algebra --
     def _map(self, change, shape: tuple[int, ...]) -> LinearLayout:
         return LinearLayout(tuple((n, tuple(tuple(change(b)) for b in row)) for n, row in self.bases), shape)
 
@@ -247,7 +247,7 @@ class LinearLayout:
         return LinearLayout(tuple((n, (new, *row) if n == "register" else row) for n, row in wide.bases),
                             wide.shape)
 
-    # -- inverses and products ------------------------------------------------------------------------
+    # -- inverses and products --
     def _flat(self, basis: Basis) -> int:
         flat = 0
         for x, s in zip(basis, self.shape):
@@ -321,7 +321,7 @@ class LinearLayout:
             run *= 2
         return run
 
-    # -- text -----------------------------------------------------------------------------------------
+    # -- text --
     def __str__(self) -> str:
         rows = " ".join(f"{n}={list(map(list, row))}".replace(" ", "") for n, row in self.bases)
         return f"<{'x'.join(map(str, self.shape))} {rows}>"
@@ -374,7 +374,7 @@ def _echelon(layout: LinearLayout, among: tuple[str, ...] | None) -> tuple[tuple
         if among is not None and name not in among:
             continue
         mask = 1 << index
-        for top, v, m in rows:        # a row has no leading bit of the rows before it: one pass is enough
+        for top, v, m in rows:  # a row has no leading bit of the rows before it: one pass is enough
             if value >> top & 1:
                 value, mask = value ^ v, mask ^ m
         if value:

@@ -60,6 +60,6 @@ def matrix_cycles(regs: LinearLayout, memory: LinearLayout, elem_bytes: int) -> 
     found = split(regs, memory, elem_bytes)
     if found is None:
         return None
-    offsets = (*found.rows, 0, 0)                   # the conflicts within one matrix; four of them in 32 lanes
+    offsets = (*found.rows, 0, 0)  # the conflicts within one matrix; four of them in 32 lanes
     each = bank_conflicts(offsets, elem_bytes, _ROW_BYTES // elem_bytes) // 4
     return each * (regs.num_registers >> found.packed)

@@ -67,9 +67,9 @@ def mma_operand(accumulator: LinearLayout, index: int, k: int, elem_bytes: int) 
     accumulator whose warps split rows only. k is 16 bytes or more (4 elements of fp64).
     """
     pack = max(1, 4 // elem_bytes)
-    outer = 8 if index else 16                # rows or columns of a fragment
+    outer = 8 if index else 16  # rows or columns of a fragment
     rank = accumulator.rank
-    keep = rank - 1 if index else rank - 2    # the dimension that the operand shares with the accumulator
+    keep = rank - 1 if index else rank - 2  # the dimension that the operand shares with the accumulator
     along = rank - 2 if index else rank - 1
     size = accumulator.shape[keep]
 
@@ -84,7 +84,7 @@ def mma_operand(accumulator: LinearLayout, index: int, k: int, elem_bytes: int) 
         registers += [b for b in accumulator.bases_of("register") if b == steps(keep, 8, 16)[0]]
     more = steps(along, 4 * pack, k)
     kept = [b for b in accumulator.bases_of("register") if b[keep] >= outer]
-    first = index                             # B: two neighbours in N make four matrices of one k step
+    first = index  # B: two neighbours in N make four matrices of one k step
     registers += [*more[:1], *kept[:first], *more[1:], *kept[first:]]
     registers += [b for b in accumulator.bases_of("register") if any(b[:-2])]
     lanes = [*steps(along, pack, 4 * pack), *(tuple(x % size for x in b) for b in steps(keep, 1, 8))]

@@ -40,7 +40,7 @@ def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tupl
     mine = [b for b in bits if own is not None and b[own]][:spare]
     bits = [b for b in bits if b not in mine]
     lanes = take(5)
-    idle = [(0,) * len(shape)] * (num_warps % 3 == 0)           # four of twelve warps hold copies
+    idle = [(0,) * len(shape)] * (num_warps % 3 == 0)  # four of twelve warps hold copies
     warps = list(warp) if warp is not None else [*take(_log2(num_warps) - len(last) - len(idle)), *idle, *last]
     registers += [*mine, *take(len(bits)), *parts]
     return LinearLayout.from_bases({"register": registers, "lane": lanes, "warp": warps}, shape)

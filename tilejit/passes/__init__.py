@@ -82,7 +82,7 @@ def run(fn: Function, stage: Callable[[str, Function], Function] | None = None) 
     for name, step in PIPELINE:
         if step is not simplify:
             fn = step(fn)
-        elif _contents(fn) != simplified:        # else nothing has changed since it ran
+        elif _contents(fn) != simplified:  # else nothing has changed since it ran
             fn = step(fn)
             simplified = _contents(fn)
         if stage is not None:

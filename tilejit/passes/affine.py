@@ -108,10 +108,10 @@ class Forms:
         self._tiles: dict[Value, Affine | None] = {}
         self._addresses: dict[Value, Address | None] = {}
 
-    # -- scalars --------------------------------------------------------------------------------------------
+    # -- scalars --
     def scalar(self, v: Value) -> Poly:
         if v not in self._scalars:
-            self._scalars[v] = Poly({(v,): 1})         # an atom, also for who comes back to it through a loop
+            self._scalars[v] = Poly({(v,): 1})  # an atom, also for who comes back to it through a loop
             self._scalars[v] = self._scalar(v)
         return self._scalars[v]
 
@@ -150,7 +150,7 @@ class Forms:
         counted = self.scalar(loop.regions[0].args[0]) - self.scalar(loop.operands[0])
         return _Carried(edge.init, edge.ends[0], counted, by)  # type: ignore[arg-type]
 
-    # -- tiles of integers ----------------------------------------------------------------------------------
+    # -- tiles of integers --
     def tile(self, v: Value) -> Affine | None:
         e = elem_of(v.type) if isinstance(v.type, (Tile, DType)) else None
         if not isinstance(e, DType) or not e.is_int():
@@ -199,7 +199,7 @@ class Forms:
             return None if a is None or n is None else _wrapped(a, n)
         return None
 
-    # -- pointers -------------------------------------------------------------------------------------------
+    # -- pointers --
     def address(self, v: Value) -> Address | None:
         if v not in self._addresses:
             self._addresses[v] = None
@@ -245,7 +245,7 @@ class Forms:
             end = end.op.operands[0]
         return found.moved(total, v)
 
-    # -- masks ----------------------------------------------------------------------------------------------
+    # -- masks --
     def bounds(self, v: Value) -> list[Bound] | None:
         """The bounds that a mask consists of; None if it is more than that."""
         op = v.op
@@ -279,14 +279,14 @@ class Bound:
 
 def _bound(low: Affine, high: Affine, equal: bool) -> list[Bound] | None:
     wraps = [(d, w) for d, w in low.wraps.items()]
-    if wraps:                        # an index modulo n is below n
+    if wraps:  # an index modulo n is below n
         return [] if len(wraps) == 1 and not low.start - wraps[0][1].start and high.scalar \
             and not high.start - wraps[0][1].size else None
     between = high.plus(low, -1)
     if between is None or between.wraps:
         return None
     moving = [d for d, s in enumerate(between.steps) if s]
-    room = between.start + number(int(equal))              # 0 < room + steps * index
+    room = between.start + number(int(equal))  # 0 < room + steps * index
     if len(moving) != 1:
         return None
     step = between.steps[moving[0]].constant

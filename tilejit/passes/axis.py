@@ -187,7 +187,7 @@ def _pointwise(op: Op, known: list[AxisInfo], r: Value) -> AxisInfo:
     return info
 
 
-# -- control flow -----------------------------------------------------------------------------------
+# -- control flow --
 
 
 def _carry(inits: list[AxisInfo], step: Callable[[list[AxisInfo]], list[AxisInfo]],
@@ -208,7 +208,7 @@ def _for(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
     body = op.regions[0]
     lo, _, by = known[:3]
     iv = _unknown(body.args[0].type)._replace(divisibility=(gcd(lo.divisibility[0], by.divisibility[0]),))
-    counts_up = by.nonnegative                          # a step of zero is an error of the kernel
+    counts_up = by.nonnegative  # a step of zero is an error of the kernel
     down_to = known[1].nonnegative and by.constant is not None and by.constant < 0
     above_zero = lo.nonnegative and (counts_up or down_to)
     facts[body.args[0]] = iv._replace(nonnegative=iv.nonnegative or above_zero)
@@ -248,7 +248,7 @@ def _if(op: Op, known: list[AxisInfo], facts: dict[Value, AxisInfo]) -> None:
 
 _FLOW = {"for": _for, "while": _while, "if": _if}
 
-# -- rules by op ------------------------------------------------------------------------------------
+# -- rules by op --
 
 _RULES: dict[str, Callable[..., AxisInfo]] = {}
 
@@ -424,7 +424,7 @@ def _whole_runs(a: AxisInfo, b: AxisInfo, d: int) -> int:
 
 @_rule("idiv", "shr")
 def _idiv(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
-    if op.name == "shr":                                # floors, so the sign of a does not matter
+    if op.name == "shr":  # floors, so the sign of a does not matter
         if b.constant is None or not 0 <= b.constant < 32:
             return _pointwise(op, [a, b], op.result)
         b = _constant(1 << b.constant, op.operands[1].type)
@@ -451,7 +451,7 @@ def _and(op: Op, a: AxisInfo, b: AxisInfo) -> AxisInfo:
     if e == int1:
         return _pointwise(op, [a, b], op.result)
     c = b.constant
-    if c is not None and c > 0 and c & (c + 1) == 0:    # x & (2**k - 1): a remainder of floors, for any sign
+    if c is not None and c > 0 and c & (c + 1) == 0:  # x & (2**k - 1): a remainder of floors, for any sign
         return _irem(op, a._replace(nonnegative=True), _constant(c + 1, op.operands[1].type))
     div = tuple(max(a.multiple(d, 1), b.multiple(d, 1)) for d in range(a.rank))
     return AxisInfo((1,) * a.rank, div, _shared(a, b), None, a.nonnegative or b.nonnegative)

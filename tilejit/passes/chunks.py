@@ -52,7 +52,7 @@ def chunk(fn: Function) -> Function:
         roots = _roots(fn, block)
         shapes = [shape_of(x.operands[1].type) for x in roots]
         dims = list(range(min(map(len, shapes), default=1)))
-        if sums:                                        # the longest first: tensor cores take tiles of many rows
+        if sums:  # the longest first: tensor cores take tiles of many rows
             dims.sort(key=lambda d: -min((shape[d] for shape in shapes), default=0))
         group = Group(fn, block, roots, products=sums)
         problem = group.problem(elements, dims)

@@ -30,7 +30,7 @@ def contract(fn: Function) -> Function:
         new.name = op.result.name
         mapping[op.result] = new
         gone.update((op, product))
-        for v in (x, y, other):                  # what is an operand of a fma is no product to contract any more
+        for v in (x, y, other):  # what is an operand of a fma is no product to contract any more
             table.setdefault(v, []).append((new.op, 0))  # type: ignore[arg-type]
     erase(gone, fn.body)
     replace(fn.body, mapping)

@@ -93,7 +93,7 @@ def memory_order(op: Op) -> tuple[int, ...]:
     t, layout = op.result.tile, op.result.layout
     rank = len(t.shape)
     fast = max(range(rank), key=lambda d: (layout.contiguous_registers(d), d))
-    if op.attrs["vec"] == 1:     # no run of registers says; neighbouring lanes are on neighbouring addresses
+    if op.attrs["vec"] == 1:  # no run of registers says; neighbouring lanes are on neighbouring addresses
         moved = [d for basis in layout.bases_of("lane") for d in range(rank) if basis[d]]
         fast = moved[0] if moved else rank - 1
     return (fast, *(d for d in reversed(range(rank)) if d != fast))

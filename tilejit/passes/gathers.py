@@ -13,7 +13,7 @@ def pull(fn: Function, gather: Op) -> bool:
     """Put in a gather's place its source's own ops, of the gathered elements. False where those cannot be had."""
     index, x = gather.operands
     axis, shape = gather.attrs["axis"], shape_of(index.type)
-    region = Block([])                            # what is built is kept only if all of it can be
+    region = Block([])  # what is built is kept only if all of it can be
     b = Builder(region, loc=gather.loc)
     at = b("cast", b("and", index, b.const(shape_of(x.type)[axis] - 1, index.type)), dtype=int32)
     found = _Elements(gather, b, shape).of(x, [at if d == axis else _own(b, shape, d) for d in range(len(shape))])
@@ -79,7 +79,7 @@ class _Elements:
         operands = [self.of(x, at) for x in op.operands]
         if None in operands:
             return None
-        return b.op(op.name, *operands, regions=[clone_block(r, {}) for r in op.regions],   # type: ignore[arg-type]
+        return b.op(op.name, *operands, regions=[clone_block(r, {}) for r in op.regions],  # type: ignore[arg-type]
                     **op.attrs).result
 
     def again(self, load: Op) -> bool:

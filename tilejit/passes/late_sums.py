@@ -11,7 +11,7 @@ LANES, COLUMNS = 4, 8
 
 def late_sums(fn: Function) -> Function:
     """Let loops carry such sums by threads, in place; returns the function."""
-    made: dict[Value, Value] = {}                 # a sum behind a loop -> what it is the sum of
+    made: dict[Value, Value] = {}  # a sum behind a loop -> what it is the sum of
     for loop in [op for op in walk(fn.body) if op.name == "for"]:
         table = uses(fn.body)
         for edge in edges(loop):

@@ -235,7 +235,7 @@ class Assignment:
             return False
         if here <= there:
             return True
-        if op in self.copied:                    # a conversion next to it only reads the slot in another layout
+        if op in self.copied:  # a conversion next to it only reads the slot in another layout
             return False
         ends = (layout, best) if into else (best, layout)
         moved = op.operands[1] if into else op.result

@@ -98,7 +98,7 @@ class Accesses:
         dim = fastest(op, self.facts)
         order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
         last = cta_bases(near, self.ctas) if near is not None else self.of_ctas(t.shape)
-        own = axis if (axis := self.along.get(t.shape)) != dim else None       # along dim lanes are neighbours
+        own = axis if (axis := self.along.get(t.shape)) != dim else None  # along dim lanes are neighbours
         best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, last=last, own=own)
         if near is not None and all(sum(x != 0 for x in b) == 1 and sum(b).bit_count() == 1
                                     for b in near.bases_of("warp")):
@@ -107,7 +107,7 @@ class Accesses:
                 best = other
         turned = self.turned(op, near)
         if turned is not None and near is not None:
-            size = max(1, elem_of(t).elem.bits // 8)                   # type: ignore[union-attr]
+            size = max(1, elem_of(t).elem.bits // 8)  # type: ignore[union-attr]
             costs = [self.cycles(op, x) + cost(plan(near, x, size)) for x in (turned, best)]
             if costs[0] <= costs[1]:
                 return turned

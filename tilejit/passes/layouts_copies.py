@@ -9,7 +9,7 @@ _MOST_OPS = 48
 
 
 def split_cheap(fn: Function) -> None:
-    size: dict[Op, int] = {}          # ops to compute the value anew
+    size: dict[Op, int] = {}  # ops to compute the value anew
     for op in listed(fn.body):
         if len(op.results) != 1 or not isinstance(op.results[0].type, Tile) or not op.define.pure \
                 or "cheap" not in op.define.traits:

@@ -23,7 +23,7 @@ def forward(op: Op, layout: LinearLayout) -> LinearLayout | None:
     return rule(op, layout) if rule is not None else None
 
 
-# -- control flow -----------------------------------------------------------------------------------------
+# -- control flow --
 def same_layout(op: Op) -> list[list[Value]]:
     """Groups of values that share a layout: what a loop carries, both halves of a split."""
     if op.name == "split":
@@ -35,7 +35,7 @@ def handed_over(op: Op, v: Value) -> list[Value]:
     return [x for e in edges(op) if v in e.values for x in e.values if x is not v]
 
 
-# -- what an op needs ---------------------------------------------------------------------------------------
+# -- what an op needs --
 def wanted(op: Op) -> dict[int, LinearLayout]:
     targets: dict[int, LinearLayout | None] = {}
     kind = op.define.layout
@@ -54,7 +54,7 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
     elif op.name == "block_store":
         t = op.operands[1].tile
         assert t.layout is not None
-        if t.elem.bits < 32:         # wider ones fill sectors of 32 bytes from an accumulator's layout, too
+        if t.elem.bits < 32:  # wider ones fill sectors of 32 bytes from an accumulator's layout, too
             targets = {1: blocked(t.shape, t.layout.in_size("warp"), 128 // t.elem.bits)}
     elif kind in ("access", "follows"):
         targets = dict.fromkeys(range(1, len(op.operands)), layout_of(op.operands[0]))

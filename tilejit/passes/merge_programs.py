@@ -95,9 +95,9 @@ class _Merged:
         self.old = fn.body.ops
         fn.body.ops = []
         self.b = Builder(fn.body)
-        self.many: dict[Value, Value] = {}                        # a value -> its tile of all programs
+        self.many: dict[Value, Value] = {}  # a value -> its tile of all programs
         self.made: dict[tuple[Value, tuple[int, ...]], Value] = {}
-        self.live: Value | None = None                            # which programs the grid has
+        self.live: Value | None = None  # which programs the grid has
 
     def write(self) -> None:
         for op in self.old:

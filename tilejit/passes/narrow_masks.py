@@ -72,7 +72,7 @@ def _narrow(op: Op) -> bool:
         difference = b("sub", difference, _total(one.scalars, b))
     least, greatest = bounds(one.tile)
     if two.tile is None:
-        if pred in ("le", "gt"):                     # x <= d is x < d + 1
+        if pred in ("le", "gt"):  # x <= d is x < d + 1
             difference, pred = b("add", difference, b.const(1, int64)), {"le": "lt", "gt": "ge"}[pred]
         greatest += 1
     else:

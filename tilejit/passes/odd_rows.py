@@ -126,11 +126,11 @@ class Row:
         self.fn, self.size, self.unit, self.ahead = fn, size, 0, 0
         self.limits: Limits = ()
         self.facts: dict[Value, AxisInfo] = {}
-        self.places: set[Value] = set()          # tiles of indices and addresses
-        self.inside: dict[Value, Value] = {}     # mask -> what it compares indices with
-        self.first: Op | None = None             # the load that says where the row begins
+        self.places: set[Value] = set()  # tiles of indices and addresses
+        self.inside: dict[Value, Value] = {}  # mask -> what it compares indices with
+        self.first: Op | None = None  # the load that says where the row begins
         self.late: list[Op] = []
-        self.varies: set[Value] = set()          # what differs from program to program
+        self.varies: set[Value] = set()  # what differs from program to program
         self.walks = False
         self.ends: dict[Value, Any] = {}
 
@@ -276,7 +276,7 @@ class Row:
         return isinstance(top, Op) and top.name == "reduce" and top.operands[0] is less.operands[0] and \
             top.regions[0].ops[0].name == "maximum"
 
-    # -- writing ------------------------------------------------------------------------------------------------
+    # -- writing --
     def write(self, size: int, whole: int) -> None:
         assert self.first is not None
         old, body = self.fn.body.ops, self.fn.body

@@ -30,8 +30,8 @@ class _Walk:
         self.old, row.fn.body.ops = row.fn.body.ops, []
         self.b = Builder(row.fn.body, loc=row.first.loc)
         self.ids = [op.result for op in self.old if op.name == "program_id" and op.attrs["axis"] == 0]
-        self.main: dict[Value, Value] = {}       # values of the function -> of the walk, tiles without the ends
-        self.ends: dict[Value, Value] = {}       # tiles -> those of the ends
+        self.main: dict[Value, Value] = {}  # values of the function -> of the walk, tiles without the ends
+        self.ends: dict[Value, Value] = {}  # tiles -> those of the ends
 
     def write(self) -> None:
         """The walk, in the function's place."""

@@ -45,7 +45,7 @@ def _order(block: Block, pending: list[Op], rule: _Rule) -> list[Op]:
             if "loop" in op.define.traits and any(_reached(region, pending, rule) for region in op.regions):
                 beside(op).op("debug_barrier", **rule.attrs)
                 pending = []
-            for _ in range(2 if "loop" in op.define.traits else 1):     # what one iteration leaves, the next one finds
+            for _ in range(2 if "loop" in op.define.traits else 1):  # what one iteration leaves, the next one finds
                 left = [_order(region, pending, rule) for region in op.regions]
                 pending = list(dict.fromkeys([*pending, *(x for ends in left for x in ends)]))
     return pending
@@ -63,7 +63,7 @@ def _reached(block: Block, pending: list[Op], rule: _Rule) -> bool:
     return False
 
 
-# -- by different warps ------------------------------------------------------------------------------------------------
+# -- by different warps --
 def _meets(op: Op) -> bool:
     return op.name == "debug_barrier" or not op.regions and bool(scratch_bytes(op))
 
@@ -93,7 +93,7 @@ def _conflict(before: Op, after: Op) -> bool:
     return one.layout != two.layout or not all(writes) and bool(one.layout.zero_bits("warp"))
 
 
-# -- through descriptors -----------------------------------------------------------------------------------------------
+# -- through descriptors --
 def _is_copy(op: Op) -> bool:
     return "tma" in op.define.traits
 

@@ -27,7 +27,7 @@ class Group:
         self.fn, self.block, self.roots, self.products = fn, block, list(roots), products
         self.members: dict[Union[Op, Value], list[View]] = {}
         self.count, self.elements, self.carries = 1, 1, False
-        self.down: bool | None = None           # whether chunks go from the last one to the first; None: no matter
+        self.down: bool | None = None  # whether chunks go from the last one to the first; None: no matter
 
     def problem(self, elements: int, dims: Sequence[int]) -> str:
         """Why they cannot go through a loop of so many elements a chunk, along any dimension, or ""; sets `count`.
@@ -89,12 +89,12 @@ class Group:
         for op, views in self.members.items():
             value = op if isinstance(op, Value) else (op.results or op.operands[1:])[0]
             tile = shape_of(value.type)
-            if op in self.roots and op.results:                                    # what is added up
+            if op in self.roots and op.results:  # what is added up
                 views, tile = [(self.sources(op, d)[0] or 0, 0)], shape_of(op.operands[0].type)
             if tile:
                 size, most = gcd(size, *[tile[at] for at, _ in views]), max(most, prod(tile))
             if isinstance(op, Op) and "tma" in op.define.traits and any(at == len(tile) - 1 for at, _ in views):
-                size = gcd(size, max(1, tile[-1] * elem_of(value.type).bits // 128))        # 16 bytes a row of a block
+                size = gcd(size, max(1, tile[-1] * elem_of(value.type).bits // 128))  # 16 bytes a row of a block
         self.count = min(1 << max(0, most // self.elements - 1).bit_length(), size & -size)
         if any(isinstance(op, Op) and op.attrs.get("slots", self.count) != self.count for op in self.members):
             return "chunks that are sorted are of another size"
@@ -106,7 +106,7 @@ class Group:
             v, view = work.pop()
             edge = edge_of(v)
             key = v if edge else v.op
-            if not _divided(v, view[0]) or view in self.members.get(key, ()):      # type: ignore[arg-type]
+            if not _divided(v, view[0]) or view in self.members.get(key, ()):  # type: ignore[arg-type]
                 continue
             if edge:
                 loop, way = edge
@@ -219,7 +219,7 @@ class _Writer:
     def __init__(self, group: Group, which: Value, first: Value, builder: Builder):
         self.group, self.which, self.first, self.head = group, which, first, builder
         self.made: dict[tuple[Value, View], Value] = {}
-        self.before: dict[tuple[Op, View], list[Value]] = {}    # what scans, and what adds up, have come to
+        self.before: dict[tuple[Op, View], list[Value]] = {}  # what scans, and what adds up, have come to
         self.after: dict[tuple[Op, View], list[Value]] = {}
         self.turned: dict[int, Value] = {0: which}
 
@@ -383,7 +383,7 @@ def _last(values: list[Value], axis: int, first: bool, b: Builder) -> list[Value
     return list(b.op("reduce", *values, index, regions=[region], axis=axis).results[:-1])
 
 
-# -- ops that are not elementwise: (op, operands, writer, dimension, turn, builder) -> the part -----------------------
+# -- ops that are not elementwise: (op, operands, writer, dimension, turn, builder) -> the part --
 def _arange(op: Op, operands: list[Value], w: _Writer, d: int, turn: int, b: Builder) -> Value:
     n = prod(shape_of(op.result.type)) // w.group.count
     part = b("arange", start=op.attrs["start"], end=op.attrs["start"] + n)

@@ -85,8 +85,8 @@ class _Axis:
     of: int | None
     start: Poly = field(default_factory=Poly)
     sizes: list[Poly] = field(default_factory=list)
-    bits: int = 0                        # its index has so many bits; what is above them is another dimension's,
-    low: _Axis | None = None             # which is that of this one
+    bits: int = 0  # its index has so many bits; what is above them is another dimension's,
+    low: _Axis | None = None  # which is that of this one
 
 
 @dataclass
@@ -106,7 +106,7 @@ class _Raising:
         self.table = uses(fn.body)
         self.checked = False
 
-    # -- may it be raised? ----------------------------------------------------------------------------------
+    # -- may it be raised? --
     def load(self, op: Op) -> _Plan | str:
         if is_volatile(op):
             return "it is volatile"
@@ -266,7 +266,7 @@ class _Raising:
             out = gcd(out, term)
         return min(out & -out, ANY) if out else ANY
 
-    # -- rows that no store writes ----------------------------------------------------------------------------
+    # -- rows that no store writes --
     def left_out(self, v: Value, d: int, wrap: Wrap) -> bool:
         """Whether elements of v whose index along d, from `wrap.start` on, is not below `wrap.size` reach no memory and
         decide nothing: all they come to, through elementwise ops and products, is masked off.
@@ -290,7 +290,7 @@ class _Raising:
             return [(x, d) for x in (*edge[1].args, edge[1].result)]
         if op.name == "dot":
             plain = len(shape_of(op.result.type)) == 2
-            if index == 2 or plain and index == d:   # rows of a, columns of b, and either of the sum so far
+            if index == 2 or plain and index == d:  # rows of a, columns of b, and either of the sum so far
                 return [(op.result, d)]
             return None
         if op.name == "store":
@@ -316,7 +316,7 @@ class _Raising:
             return [b for x in mask.op.operands for b in self.conjuncts(x)]
         return []
 
-    # -- rewriting --------------------------------------------------------------------------------------------
+    # -- rewriting --
     def rewrite(self, op: Op, plan: _Plan) -> None:
         block = op.block
         checked = {v: check(self.fn, v, op) for v in plan.checks}

@@ -113,7 +113,7 @@ def _parts(b: Builder, v: Value, elem: DType, count: int) -> list[Value]:
             part = b("cast", v, dtype=bf16)
             wide = b("cast", part, dtype=fp32)
         else:
-            mask = b.const(-8192, Tile(shape, int32))                       # 0xffffe000
+            mask = b.const(-8192, Tile(shape, int32))  # 0xffffe000
             part = wide = b("bitcast", b("and", b("bitcast", v, dtype=int32), mask), dtype=fp32)
         parts.append(part)
         if i + 1 < count:

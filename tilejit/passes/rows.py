@@ -64,7 +64,7 @@ def find_rows(fn: Function) -> Function:
                 how = "element by element, as the row may begin anywhere" if row.unaligned else "held in registers"
                 fn.say("few_elements", f"load {load.result.name or 'of a row'} at {load.place}: {how}", load.place,
                        size=t.shape[0], bytes=t.numel * elem_of(t).bits // 8, anywhere=row.unaligned)
-                fn.attrs.pop("mergeable", None)         # programs that copy rows as a whole stay as they are
+                fn.attrs.pop("mergeable", None)  # programs that copy rows as a whole stay as they are
             continue
         if problem:
             if problem != _NO_ROW:
@@ -176,9 +176,9 @@ _NO_ROW = "its addresses do not count up"
 class _Row:
     def __init__(self, fn: Function, load: Op, facts: dict[Value, AxisInfo], b: Builder, anywhere: bool):
         self.fn, self.load, self.facts, self.b = fn, load, facts, b
-        self.anywhere = anywhere             # it may begin and end between multiples of 16 bytes
+        self.anywhere = anywhere  # it may begin and end between multiples of 16 bytes
         self.unaligned = False
-        self.ends = False                    # it may end before its tile does
+        self.ends = False  # it may end before its tile does
         self.first = Firsts(b).of
         self.result = load.result
         self.size: int = load.result.tile.shape[0]

@@ -77,13 +77,13 @@ def _sub(r: Emits, op: Op) -> Value | None:
     if _int(op) is None:
         return None
     inner = defined_by(a, "add", "sub")
-    if inner is not None and inner.name == "sub" and inner.operands[0] is b:             # (b - x) - b
+    if inner is not None and inner.name == "sub" and inner.operands[0] is b:  # (b - x) - b
         return r.emit("sub", r.constant(0, op.result), inner.operands[1])
     if inner is not None and inner.name == "add" and cb is not None and const_of(inner.operands[1]) is not None:
         return r.emit("add", inner.operands[0], r.emit("sub", inner.operands[1], b))
     whole = defined_by(b, "mul")
     parts = defined_by(whole.operands[0], "idiv") if whole is not None else None
-    if whole is not None and parts is not None and parts.operands == [a, whole.operands[1]]:         # a - a // x * x
+    if whole is not None and parts is not None and parts.operands == [a, whole.operands[1]]:  # a - a // x * x
         return r.emit("irem", *parts.operands)
     return r.constant(0, op.result) if a is b else None
 
@@ -98,7 +98,7 @@ def _mul(r: Emits, op: Op) -> Value | None:
     if _int(op) and (ca == 0 or cb == 0):
         return r.constant(0, op.result)
     inner = defined_by(a, "mul") if _int(op) and isinstance(cb, int) else None
-    if inner is not None and isinstance(const_of(inner.operands[1]), int):                  # (x * c) * d
+    if inner is not None and isinstance(const_of(inner.operands[1]), int):  # (x * c) * d
         return r.emit("mul", inner.operands[0], r.emit("mul", inner.operands[1], b))
     return None
 
@@ -206,7 +206,7 @@ def _and(r: Emits, op: Op) -> Value | None:
     if ca is not None and ca == 0 or cb is not None and cb == 0:
         return r.constant(False if e == int1 else 0, op.result)
     found = _low(a) if isinstance(cb, int) and e != int1 else None
-    if found is not None and ~cb & (1 << found[2]) - 1 == 0:                # the mask leaves the low bits as they are
+    if found is not None and ~cb & (1 << found[2]) - 1 == 0:  # the mask leaves the low bits as they are
         return r.emit("add", r.emit("and", found[0], b), found[1])
     return None
 
@@ -315,7 +315,7 @@ def _ptr_add(r: Emits, op: Op) -> Value | None:
     p, offset = op.operands
     if const_of(offset) == 0:
         return p
-    narrow = _widened(offset)                    # addresses take offsets of 32 bits as they are
+    narrow = _widened(offset)  # addresses take offsets of 32 bits as they are
     return None if narrow is None else r.emit("ptr_add", p, narrow)
 
 

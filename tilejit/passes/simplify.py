@@ -18,7 +18,7 @@ def simplify(fn: Function) -> Function:
         rewriter = _Rewriter(bool(fn.attrs.get("walks")))
         rewriter.block(fn.body)
         replace(fn.body, rewriter.mapping)
-        drop_dead(fn)                   # leaves nothing that could be rewritten further
+        drop_dead(fn)  # leaves nothing that could be rewritten further
         if not rewriter.again:
             break
     return fn
@@ -156,9 +156,9 @@ class _Rewriter:
         if "elementwise" not in op.define.traits or not isinstance(op.result.type, Tile):
             return None
         numbers = [defined_by(v, "splat", "const") for v in op.operands]
-        if None in numbers or all(x.name == "const" for x in numbers):            # type: ignore[union-attr]
+        if None in numbers or all(x.name == "const" for x in numbers):  # type: ignore[union-attr]
             return None
-        scalars = [x.operands[0] if x.name == "splat" else                        # type: ignore[union-attr]
+        scalars = [x.operands[0] if x.name == "splat" else  # type: ignore[union-attr]
                    self.emit("const", value=x.attrs["value"], type=elem_of(x.result.type)) for x in numbers]  # type: ignore[union-attr]
         return self.emit("splat", self.emit(op.name, *scalars, **op.attrs), shape=op.result.type.shape)
 

@@ -59,7 +59,7 @@ def _behind(block: Block, loop: Op) -> bool:
         op = v.op
         return isinstance(op, Op) and op in before and "cheap" in op.define.traits and v not in inside
 
-    kept = inside | {v for v in wanted if not able(v)}           # in registers through the loop anyway
+    kept = inside | {v for v in wanted if not able(v)}  # in registers through the loop anyway
     sunk = {v for v in wanted if able(v) and sum(map(size, _leaves(v, able) - kept)) < size(v)}
     if not sunk:
         return False

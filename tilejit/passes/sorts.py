@@ -1,11 +1,6 @@
 """Sorts of very many elements go through memory that each thread has for itself, a chunk at a time.
 
-    %y = sort_runs %x {run=65536}   ->   for %c = 0, 16, 1: keep %s, %c, sort_runs (chunk %c of %x) {run=4096}
-                                         runs of 1, 2, 4, 8 chunks merge: loops over pairs of chunks, then over chunks
-                                         %y = stacked %s
-
-Two sorted runs of chunks meet mirrored, so that all of them rise (or fall) alike; what is between chunks is between
-registers of one thread.
+Two sorted runs of chunks meet mirrored, so that all rise (or fall) alike.
 """
 from __future__ import annotations
 
@@ -85,7 +80,7 @@ class _Network:
             inside = b("and", which, below)
             one = b("sub", b("add", which, which), inside)
             two = b("add", one, step)
-            if mirrored:                                   # chunk i of a run with the one that is i from the end
+            if mirrored:  # chunk i of a run with the one that is i from the end
                 two = b("sub", b("add", two, below), b("add", inside, inside))
             x, y = self.kept(b, one), self.turned(b, self.kept(b, two), mirrored)
             better = b("cmp", y, x, pred="gt" if self.falling else "lt")

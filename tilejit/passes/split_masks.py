@@ -44,7 +44,7 @@ class Limit:
 def split_masks(fn: Function) -> Function:
     changed = False
     loops = [op for op in listed(fn.body) if op.name == "for"]
-    for loop in reversed(loops):                                     # inner ones first
+    for loop in reversed(loops):  # inner ones first
         asked = loop.attrs.pop("split_masks", None)
         if asked if asked is not None else fn.attrs.get("split_masks", True):
             changed |= _Masks(fn, loop, bool(asked)).split()
@@ -117,7 +117,7 @@ class _Masks:
             if size is None:
                 return None
             least = least + number(min(0, size * (n - 1)))
-        by = least.get((self.index,), 0)                             # least = by * index + rest >= 0
+        by = least.get((self.index,), 0)  # least = by * index + rest >= 0
         rest = least - Poly({(self.index,): by} if by else {})
         if any(a is self.index or made_in(a, self.body) for a in rest.atoms):
             return None
@@ -125,7 +125,7 @@ class _Masks:
             return [Limit("always", rest)]
         return [Limit("last", rest, -by) if by < 0 else Limit("first", rest * number(-1), by)]
 
-    # -- writing --------------------------------------------------------------------------------------------
+    # -- writing --
     def _write(self, limits: list[Limit], known: dict[Op, bool], step: int) -> None:
         loop = self.loop
         b = beside(loop)
@@ -192,7 +192,7 @@ class _Masks:
         if size == 1:
             return v
         by = b.const(size, t)
-        quotient = b("idiv", v, by)                                  # towards zero
+        quotient = b("idiv", v, by)  # towards zero
         over = b("cmp", b("mul", quotient, by), v, pred="gt")
         return b("select", over, b("sub", quotient, b.const(1, t)), quotient)
 

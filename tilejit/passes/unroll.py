@@ -7,7 +7,7 @@ from tilejit.passes.simplify import simplify
 
 def unroll(fn: Function) -> Function:
     asked = [op for op in listed(fn.body) if op.name == "for" and "unroll" in op.attrs]
-    done = [_unrolled(fn, loop, loop.attrs.pop("unroll")) for loop in reversed(asked)]           # inner ones first
+    done = [_unrolled(fn, loop, loop.attrs.pop("unroll")) for loop in reversed(asked)]  # inner ones first
     return simplify(fn) if any(done) else fn
 
 

@@ -52,12 +52,12 @@ class _Row:
     def __init__(self, fn: Function, loops: list[Op], end: Value, step: int, size: int):
         self.fn, self.loops, self.end, self.step, self.size = fn, loops, end, step, size
         self.table = uses(fn.body)
-        self.each = size // (32 * total_warps(fn))       # elements of a thread
-        self.body = Block()                              # what stands for the loop that is looked at
-        self.made: dict[Hashable, Value] = {}            # what is computed already
-        self.env: dict[Value, Value] = {}                # value of the loop -> of the whole row
-        self.open: dict[Value, Value | None] = {}        # the loop's index, plus what (None: nothing), before its range
-        self.ends: dict[Value, Any] = {}                 # what elements behind the end are, where that is a number
+        self.each = size // (32 * total_warps(fn))  # elements of a thread
+        self.body = Block()  # what stands for the loop that is looked at
+        self.made: dict[Hashable, Value] = {}  # what is computed already
+        self.env: dict[Value, Value] = {}  # value of the loop -> of the whole row
+        self.open: dict[Value, Value | None] = {}  # the loop's index, plus what (None: nothing), before its range
+        self.ends: dict[Value, Any] = {}  # what elements behind the end are, where that is a number
 
     def write(self) -> None:
         if self.each > REGISTERS and not target_of(self.fn).hopper:
@@ -70,7 +70,7 @@ class _Row:
             totals.update(self._loop(loop))
             bodies[loop] = self.body.ops
         ops: list[Op] = []
-        more: dict[Value, Op] = {}                       # what a reduction gives -> that, folded with the beginning
+        more: dict[Value, Op] = {}  # what a reduction gives -> that, folded with the beginning
         for op in self.fn.body.ops:
             ops += bodies.get(op, [op])
             if op.name == "reduce" and op.operands[0] in totals:
@@ -92,7 +92,7 @@ class _Row:
 
     def _check_memory(self) -> None:
         stores = [op for op in listed(self.fn.body) if "write" in op.define.effects]
-        sizes: dict[Value | None, list[int]] = {}        # what is read -> bytes of an element, once for each loop
+        sizes: dict[Value | None, list[int]] = {}  # what is read -> bytes of an element, once for each loop
         for loop in self.loops:
             here: dict[Value | None, int] = {}
             for op in (x for x in loop.regions[0].ops if x.name == "load"):
@@ -187,7 +187,7 @@ class _Row:
         if op.name == "load" and self.each > REGISTERS and not _counts_up(operands[0], self.size):
             raise _NotWhole(f"its elements do not follow one another, and a thread has no registers for {self.each}")
         if op.name == "load" and len(operands) > 2 and str(const_of(operands[2])) in ("0", "0.0"):
-            operands = operands[:2]                      # as without it
+            operands = operands[:2]  # as without it
         if "shape" in attrs:
             attrs["shape"] = (self.size,)
         if isinstance(attrs.get("type"), Tile):

@@ -154,7 +154,7 @@ def _div(e: Emitter, op: Op) -> None:
     one = op.operands[0].op
     if t.bits == 32 and opcode == "div.full.f32" and isinstance(one, Op) and one.name == "const" \
             and one.attrs["value"] == 1:
-        each(e, op, lambda a, b: p.new("f32", "rcp.approx.f32", b))        # within 1 ulp, as div.full within 2
+        each(e, op, lambda a, b: p.new("f32", "rcp.approx.f32", b))  # within 1 ulp, as div.full within 2
         return
     if t.bits == 32:
         each(e, op, lambda a, b: p.new("f32", opcode, a, b))
@@ -199,7 +199,7 @@ def _bitwise(e: Emitter, op: Op) -> None:
             and None not in map(constant, (inner.operands[1], op.operands[1])):
         masked = [e.values.get(v, []) for v in inner.operands]
         rest = e.get(op.operands[1])
-        if len(masked[0]) == len(masked[1]) == len(rest):     # ptxas does not join them: two constants, one literal
+        if len(masked[0]) == len(masked[1]) == len(rest):  # ptxas does not join them: two constants, one literal
             e.set(op.result, [e.p.new(cls, "lop3.b32", *regs, AND_OR) for regs in zip(*masked, rest)])
             return
     each(e, op, lambda a, b: e.p.new(cls, f"{op.name}.{cls}", a, b))
@@ -232,7 +232,7 @@ def _shift(e: Emitter, op: Op) -> None:
 def _mulhi(e: Emitter, op: Op) -> None:
     t, p = op.operands[0].dtype, e.p
     kind = suffix(t)
-    if t.bits == 8:                      # the whole product fits 16 bits
+    if t.bits == 8:  # the whole product fits 16 bits
         each(e, op, lambda a, b: p.new("b16", f"shr.{kind}", p.new("b16", f"mul.lo.{kind}", a, b), 8))
     else:
         each(e, op, lambda a, b: p.new(reg_class(t), f"mul.hi.{kind}", a, b))
@@ -259,7 +259,7 @@ def _minmax(e: Emitter, op: Op) -> None:
         kind = suffix(t)
 
         def whole(*args: str) -> str:
-            if t.bits < 32:                  # ptxas compares a 16-bit minimum wrongly (runtime/miscompiles.py)
+            if t.bits < 32:  # ptxas compares a 16-bit minimum wrongly (runtime/miscompiles.py)
                 wide = (p.new("b32", f"cvt.{kind[0]}32.{kind}", a) for a in args)
                 return p.new(cls, "cvt.u16.u32", p.new("b32", f"{name}.{kind[0]}32", *wide))
             kept = (a if ok else p.new("b32", "prmt.b32", a, 0, "0x3210") for a, ok in zip(args, plain))
@@ -273,7 +273,7 @@ def negations(fn: Function) -> set[Value]:
     made = {op for op in ops if op.name in ("neg", "sub") and (t := op.operands[0].dtype).bits == 32 and not t.is_float}
     found = {op.results[0] for op in made}
     before = -1
-    while found and len(found) > before:     # again where a loop hands one back
+    while found and len(found) > before:  # again where a loop hands one back
         before = len(found)
         for op in ops:
             traits = op.define.traits
@@ -282,7 +282,7 @@ def negations(fn: Function) -> set[Value]:
                     if not found.isdisjoint(way.sources):
                         found.update((*way.args, way.result))
             elif op not in made and not found.isdisjoint(op.operands):
-                for region in op.regions:        # of a fold: either side is an operand or was folded
+                for region in op.regions:  # of a fold: either side is an operand or was folded
                     found.update(x for x in region.args if op.operands[x.index % len(op.operands)] in found)
                 if op.define.pure and ("elementwise" not in traits or "identity" in traits or op.name == "select"):
                     types = {elem_of(v.type) for v in op.operands if v in found}
@@ -322,7 +322,7 @@ def _fma(e: Emitter, op: Op) -> None:
 @emits("cmp")
 def _cmp(e: Emitter, op: Op) -> None:
     compare, runs = comparison(e, elem_of(op.operands[0].type), op.attrs["pred"]), op.attrs.get("runs", 1)
-    if runs > 1:                     # one for all of a run: its registers lie side by side
+    if runs > 1:  # one for all of a run: its registers lie side by side
         a, b = (e.get(v)[::runs] for v in op.operands)
         firsts = e.p.repeat(compare, list(zip(a, b)))
         e.set(op.result, [r for r in firsts for _ in range(runs)])
@@ -338,7 +338,7 @@ def comparison(e: Emitter, t: DType | Ptr, pred: str) -> Callable[..., str]:
             pred = "neu"
         if t.is_fp8():
             wide = fp16
-        elif t.name == "bf16" and not e.target.hopper:                           # setp.bf16 came with sm_90
+        elif t.name == "bf16" and not e.target.hopper:  # setp.bf16 came with sm_90
             wide = fp32
 
     def one(a: str, b: str, *third: str) -> str:
@@ -382,7 +382,7 @@ def _ptr_add(e: Emitter, op: Op) -> None:
             b = p.new("b32", "selp.b32", 1, 0, b)
         elif off.bits < 32:
             b = p.new("b32", f"cvt.{sign}32.{sign}16", b)
-        if size == 1:                # never `mad.wide` by one (runtime/miscompiles.py)
+        if size == 1:  # never `mad.wide` by one (runtime/miscompiles.py)
             return p.new("b64", "add.s64", a, p.new("b64", f"cvt.{sign}64.{sign}32", b))
         return p.new("b64", f"mad.wide.{sign}32", b, size, a)
 
@@ -395,7 +395,7 @@ def _ptr_add(e: Emitter, op: Op) -> None:
     (_by_roots if e.steps.by_roots(op) else each)(e, op, one)
 
 
-# -- functions of one float -----------------------------------------------------------------------------
+# -- functions of one float --
 def _exp2(e: Emitter, x: str) -> str:
     """Subnormal results are flushed, as by Triton, unless `enable_reflect_ftz` is False."""
     return e.p.new("f32", "ex2.approx.ftz.f32" if e.fn.attrs.get("enable_reflect_ftz", True) else "ex2.approx.f32", x)

@@ -167,7 +167,7 @@ def _copy_by_warp(e: Emitter, op: Op, found: tuple[str, ...]) -> None:
     at = p.new("b32", "mad.lo.u32", p.new("b32", "and.b32", role.lane, per - 1), elem.bytes, at)
     value, fill = p.reg(cls), literal(op.attrs.get("fill", 0), elem)
     p(f"mov.{cls}", value, fill)
-    inside = p.new("pred", "setp.lt.u32", at, n)                 # those before the first one are great numbers
+    inside = p.new("pred", "setp.lt.u32", at, n)  # those before the first one are great numbers
     kind = f"b{elem.bits}" if elem.bits > 8 else "u8"
     p(f"ld.global.{kind}", value, f"[{_behind(e, start, at)}]", pred=inside)
     # the first 16 bytes if the row begins within them, those behind the last whole ones if the slot has them

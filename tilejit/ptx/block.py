@@ -17,8 +17,8 @@ class Block:
     """One block of a tensor as a thread sees it."""
 
     e: Emitter
-    layout: LinearLayout             # over the block's coordinates
-    size: int                        # bytes of an element
+    layout: LinearLayout  # over the block's coordinates
+    size: int  # bytes of an element
     base: str
     sizes: list[str]
     strides: list[str]
@@ -122,14 +122,14 @@ def _block_store(e: Emitter, op: Op) -> None:
         rest = p.new("b32", "and.b32", view.sizes[-1], vec - 1)
         ragged = p.new("pred", "setp.ne.u32", rest, 0)
         consts = [view.layout.apply(register=r) for r in range(0, len(regs), vec)]
-        for const in consts:                       # what both ways need, before they part
+        for const in consts:  # what both ways need, before they part
             view.address(const)
         p("bra", single, pred=ragged)
         for i, const in enumerate(consts):
             _store(e, tile.elem, view, const, regs[i * vec:(i + 1) * vec], owner)
         p("bra", end)
         p.place(single)
-        view.rows.clear()                          # made again where they are used: predicates are few
+        view.rows.clear()  # made again where they are used: predicates are few
     for r, reg in enumerate(regs):
         _store(e, tile.elem, view, view.layout.apply(register=r), [reg], owner)
     p.place(end)

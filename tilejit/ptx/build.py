@@ -24,8 +24,8 @@ class Ptx:
         self.counts = dict.fromkeys(CLASSES, 0)
         self.labels = 0
         self.files: dict[str, int] = {}
-        self.header: list[str] = []      # declarations at module scope
-        self.decls: list[str] = []       # declarations at the start of the entry
+        self.header: list[str] = []  # declarations at module scope
+        self.decls: list[str] = []  # declarations at the start of the entry
         self._loc: tuple[str, int] | None = None
 
     def reg(self, cls: str) -> str:
@@ -55,7 +55,7 @@ class Ptx:
         """
         labels = self.labels
         many = self.template(make, len(operands[0])) if len(operands) >= _TEMPLATE_FROM else None
-        if many is None or self.labels > labels:              # a label is placed once
+        if many is None or self.labels > labels:  # a label is placed once
             return [make(*o) for o in operands]
         return many(operands)
 
@@ -66,7 +66,7 @@ class Ptx:
         pieces = _NAME.split("\n".join(self.lines).replace("%", "%%"))
         new = {cls: n - counts[cls] for cls, n in self.counts.items() if n > counts[cls]}
         self.counts, self.lines = counts, lines
-        marks = {str(i): "%s" for i in range(arity)}       # operands are put in as they are, registers by number
+        marks = {str(i): "%s" for i in range(arity)}  # operands are put in as they are, registers by number
         for cls, n in new.items():
             marks |= dict.fromkeys([f"{CLASSES[cls]}{counts[cls] + i}" for i in range(n)], f"%%{CLASSES[cls]}%d")
         place = {name: i for i, name in enumerate(marks)}

@@ -56,9 +56,9 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
     if src.is_float:
         return _float_to_int(e, reg, src, dst)
     if dst.is_float:
-        if dst.name == "bf16" and src.bits <= 16:         # exact in fp32, and faster than cvt.bf16
+        if dst.name == "bf16" and src.bits <= 16:  # exact in fp32, and faster than cvt.bf16
             return cast_element(e, p.new("f32", f"cvt.rn.f32.{_int(src)}", reg), fp32, dst)
-        if dst.name == "bf16" and not e.target.hopper:    # cvt from integers came with sm_90
+        if dst.name == "bf16" and not e.target.hopper:  # cvt from integers came with sm_90
             return cast_element(e, _odd_fp32(e, reg, _int(src)), fp32, dst)
         return p.new(reg_class(dst), f"cvt.rn.{_F[dst.name]}.{_int(src)}", reg)
     return _int_to_int(e, reg, src, dst)
@@ -117,7 +117,7 @@ def _float_to_int(e: Emitter, reg: str, src: DType, dst: DType) -> str:
         reg, src = cast_element(e, reg, src, fp32), fp32
     kind = _F[src.name]
     out = p.new(cls, f"cvt.rzi.{'s' if dst.is_signed else 'u'}{dst.bits}.{kind}", reg)
-    if src.bits == 64 or dst.bits == 64:                  # PTX ISA, cvt: these give the sign bit for a NaN
+    if src.bits == 64 or dst.bits == 64:  # PTX ISA, cvt: these give the sign bit for a NaN
         number = p.new("pred", f"setp.num.{kind}", reg, reg)
         out = p.new(cls, f"selp.{cls}", out, 0, number)
     return out
@@ -168,7 +168,7 @@ def _cast(e: Emitter, op: Op) -> None:
     src, dst = (uint64 if isinstance(t, Ptr) else t for t in (elem_of(op.operands[0].type), op.attrs["dtype"]))
     regs = e.get(op.operands[0])
     if src == int32 and dst.bits == 64 and nonnegative(op.operands[0]):
-        src = uint32                 # that the upper half is zero saves instructions behind
+        src = uint32  # that the upper half is zero saves instructions behind
     half = halves(e, op)
     if half is not None:
         e.set(op.result, half)

@@ -25,21 +25,21 @@ def _cluster_barrier(e: Emitter, op: Op) -> None:
     if op.attrs.get("acquire"):
         p(f"fence.acq_rel.{op.attrs['acquire']}")
     elif op.attrs.get("release"):
-        p(f"fence.acq_rel.{op.attrs['release']}", pred=some)         # those who may tell
+        p(f"fence.acq_rel.{op.attrs['release']}", pred=some)  # those who may tell
 
 
 @emits("cluster_broadcast")
 def _cluster_broadcast(e: Emitter, op: Op) -> None:
     """Lane i of the first warp stores into CTA i; all wait in their own."""
     value, buffer, full, parity = op.operands
-    e.version = max(e.version, (8, 1))            # st.async
+    e.version = max(e.version, (8, 1))  # st.async
     p, elem, b = e.p, elem_of(value.type), Barriers(e, full, full, 1)
     place = p.new("b32", "add.u32", e.private, buffer.maker.attrs["offset"])
     b.expect(e, 0, sent_bytes(elem))
     first = e.p.new("b32", "or.b32", e.role.tid, e.p.new("b32", "shl.b32", e.rank, 5))
     tells = p.new("pred", "setp.lt.u32", first, e.fn.attrs["num_ctas"])
     (known,) = e.get(value)
-    p("bar.warp.sync", -1)           # what lane 0 learnt comes before what the others send
+    p("bar.warp.sync", -1)  # what lane 0 learnt comes before what the others send
     sent = shuffle(e, elem, known, p.new("b32", "mov.u32", 0))
     there = b.of(e, e.role.lane, tells)
     remote = p.reg("b32")

@@ -17,7 +17,7 @@ _ONE = LinearLayout.from_bases({"register": (), "lane": ((),) * 5, "warp": ()}, 
 def _cluster_fold(e: Emitter, op: Op) -> None:
     """A fold reached once has no last round to wait for and gives nothing back."""
     *values, buffer, full, free, parity = op.operands
-    e.version = max(e.version, (8, 1))            # st.async
+    e.version = max(e.version, (8, 1))  # st.async
     p, ctas = e.p, op.attrs["ctas"]
     t = values[0].type
     layout = within(t.layout, ctas) if isinstance(t, Tile) and t.layout is not None else _ONE
@@ -32,7 +32,7 @@ def _cluster_fold(e: Emitter, op: Op) -> None:
     starts = [sum(fold_bytes(v.type, ctas) for v in values[:i]) for i in range(len(values))]
     addresses = [p.new("b32", "mad.lo.u32", place, sent_bytes(elem_of(v.type)), scratch) for v in values]
     if e.folds[:1] == [op]:
-        p("barrier.cluster.wait.acquire")         # their barriers are initialised
+        p("barrier.cluster.wait.acquire")  # their barriers are initialised
     target, known, sends = _target(e, layout, ctas)
     for rest in range(ctas >> known):
         rank = p.new("b32", "or.b32", target, rest << known) if rest else target

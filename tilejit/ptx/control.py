@@ -16,7 +16,7 @@ def move(e: Emitter, t: Type, dst: str, src: str) -> None:
     if dst == src:
         return
     cls = reg_class(held(t))
-    if cls == "b16" and elem_of(t).is_int():            # ptxas takes copies of the half for all of it (miscompiles.py)
+    if cls == "b16" and elem_of(t).is_int():  # ptxas takes copies of the half for all of it (miscompiles.py)
         wide = e.p.new("b32", "prmt.b32", e.p.new("b32", "cvt.u32.u16", src), 0, "0x3210")
         e.p("cvt.u16.u32", dst, wide)
     else:
@@ -278,7 +278,7 @@ def _checked(e: Emitter, op: Op) -> None:
 
 @emits("debug_barrier")
 def _debug_barrier(e: Emitter, op: Op) -> None:
-    if e.rank and e.role.barrier == "0":          # one role: all threads of the cluster
+    if e.rank and e.role.barrier == "0":  # one role: all threads of the cluster
         cluster_sync(e)
     else:
         e.sync()

@@ -119,7 +119,7 @@ def choose(e: Emitter, cls: str, cond: str, yes: str, no: str) -> str:
 def _through(e: Emitter, s: ThroughShared, op: Op, regs: list[str], src: LinearLayout, t: Tile) -> list[str]:
     """Meet, write, meet (only the warp, if it reads its own), read."""
     assert t.layout is not None
-    elem = int64 if isinstance(t.elem, Ptr) else uint8 if t.elem.bits == 1 else t.elem    # predicates take bytes there
+    elem = int64 if isinstance(t.elem, Ptr) else uint8 if t.elem.bits == 1 else t.elem  # predicates take bytes there
     assert isinstance(elem, DType)
     buffer = Buffer(s.shape, elem, 1, s.swizzle, s.order)
     base = e.p.new("b32", "add.u32", e.private, op.attrs["scratch"])

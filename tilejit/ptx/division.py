@@ -27,7 +27,7 @@ def _signed(p: Ptx, n: str, d: int, bits: int) -> str:
         return p.new(cls, f"shr.s{bits}", p.new(cls, f"add.s{bits}", n, p.new(cls, f"shr.u{bits}", sign, bits - k)), k)
     m, s = multiplier(d, bits, True)
     q = p.new(cls, f"mul.hi.s{bits}", n, m - (m >> bits - 1 << bits))
-    if m >> bits - 1:                               # the multiplier is 2^bits less than it should be
+    if m >> bits - 1:  # the multiplier is 2^bits less than it should be
         q = p.new(cls, f"add.s{bits}", q, n)
     if s:
         q = p.new(cls, f"shr.s{bits}", q, s)
@@ -40,7 +40,7 @@ def _unsigned(p: Ptx, n: str, d: int, bits: int) -> str:
         return p.new(cls, f"shr.u{bits}", n, d.bit_length() - 1)
     m, s = multiplier(d, bits, False)
     q = p.new(cls, f"mul.hi.u{bits}", n, m & (1 << bits) - 1)
-    if m >> bits:                                   # n + q may need a bit more
+    if m >> bits:  # n + q may need a bit more
         half = p.new(cls, f"shr.u{bits}", p.new(cls, f"sub.s{bits}", n, q), 1)
         q, s = p.new(cls, f"add.s{bits}", half, q), s - 1
     return p.new(cls, f"shr.u{bits}", q, s) if s else q

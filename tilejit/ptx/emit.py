@@ -51,9 +51,9 @@ class Known:
     """Constants of a thread that have registers."""
 
     coords: dict[tuple[LinearLayout, int], str] = field(default_factory=dict)
-    addresses: dict[tuple, str] = field(default_factory=dict)   # thread parts of shared addresses
+    addresses: dict[tuple, str] = field(default_factory=dict)  # thread parts of shared addresses
     owners: dict[LinearLayout, str | None] = field(default_factory=dict)
-    mark: int | None = None          # where in the lines more of them go; None: where they are used
+    mark: int | None = None  # where in the lines more of them go; None: where they are used
 
     def copy(self) -> Known:
         return Known(dict(self.coords), dict(self.addresses), dict(self.owners), self.mark)
@@ -65,14 +65,14 @@ class Role:
 
     name: str
     warps: int
-    barrier: str                     # named barrier of role_sync, a number or a register; 0 is the whole CTA's
-    warpgroup_barrier: str           # that of its first warpgroup; the others follow
-    lane: str = ""                   # %laneid-like, 0..31
-    warp: str = ""                   # warp index within the role; warp-uniform
-    tid: str = ""                    # thread index within the role
-    local_warp: str = ""             # warp index within the role in this CTA; `warp` counts those of CTAs before it
-    group: str = "0"                 # which group of the role; the three above are within the group
-    by_thread: bool = False          # places of elements are computed from `tid`, not from `lane` and `warp`
+    barrier: str  # named barrier of role_sync, a number or a register; 0 is the whole CTA's
+    warpgroup_barrier: str  # that of its first warpgroup; the others follow
+    lane: str = ""  # %laneid-like, 0..31
+    warp: str = ""  # warp index within the role; warp-uniform
+    tid: str = ""  # thread index within the role
+    local_warp: str = ""  # warp index within the role in this CTA; `warp` counts those of CTAs before it
+    group: str = "0"  # which group of the role; the three above are within the group
+    by_thread: bool = False  # places of elements are computed from `tid`, not from `lane` and `warp`
     #: registers (class, name) that loads from slots have written in this block since the last arrival
     reads: list[tuple[str, str]] = field(default_factory=list)
     known: Known = field(default_factory=lambda: Known())
@@ -101,28 +101,28 @@ class Emitter:
     def __init__(self, fn: Function):
         self.fn, self.p, self.uses = fn, Ptx(), uses(fn.body)
         self.values: dict[Value, list[str]] = _Values(self)
-        self.steps = Steps()                     # which registers of addresses are sums of others
-        self.run: dict[Value, Op] = {}           # elementwise values that are still to be computed; see runs.py
+        self.steps = Steps()  # which registers of addresses are sums of others
+        self.run: dict[Value, Op] = {}  # elementwise values that are still to be computed; see runs.py
         self.params: dict[Param, str] = {}
-        self.maps: dict[Param, str] = {}         # tensor map -> register with its generic address
-        self.views: dict[Value, str] = {}        # view of a ring's slot -> its shared address
-        self.exits: list[Op] = []                # see `kernel.early_exits`
-        self.folds: list[Op] = []                # over CTAs: the first one awaits all of them, the last one tells them
-        self.shifts: dict[Value, str] = {}       # view of an unaligned row -> how far behind 16 bytes it begins
-        self.matrices: dict[tuple[Op, int], str] = {}    # product, operand -> register with the slot's descriptor
-        self.packed: dict[tuple[str, ...], str] = {}     # elements made together -> the register of all
-        self.aliases: dict[Value, Value] = {}    # descriptor query -> the value it repeats
+        self.maps: dict[Param, str] = {}  # tensor map -> register with its generic address
+        self.views: dict[Value, str] = {}  # view of a ring's slot -> its shared address
+        self.exits: list[Op] = []  # see `kernel.early_exits`
+        self.folds: list[Op] = []  # over CTAs: the first one awaits all of them, the last one tells them
+        self.shifts: dict[Value, str] = {}  # view of an unaligned row -> how far behind 16 bytes it begins
+        self.matrices: dict[tuple[Op, int], str] = {}  # product, operand -> register with the slot's descriptor
+        self.packed: dict[tuple[str, ...], str] = {}  # elements made together -> the register of all
+        self.aliases: dict[Value, Value] = {}  # descriptor query -> the value it repeats
         self.fed = {loop for op in listed(fn.body) if op.name == "dot_async" and isinstance(op.operands[0].type, Tile)
-                    for loop in enclosing(op)}   # loops and branches with products that have operands in registers
-        self.indices: list[Op] = []              # `arange` ops of the blocks around what is emitted
+                    for loop in enclosing(op)}  # loops and branches with products that have operands in registers
+        self.indices: list[Op] = []  # `arange` ops of the blocks around what is emitted
         self.role = Role("all", fn.attrs["num_warps"], "0", "1")
-        self.version = (8, 0)        # of the PTX ISA
+        self.version = (8, 0)  # of the PTX ISA
         self.target = target_of(fn)
-        self.smem = ""               # register: shared base address, 1024-byte aligned
-        self.rank = ""               # register: index of the CTA in its cluster, if that has several
-        self.written: Written | None = None      # tensor maps that the program writes
-        self.alone = False           # one thread runs what is emitted (`elect`)
-        self.private = ""            # register: what private buffers and scratch are counted from; see `roles`
+        self.smem = ""  # register: shared base address, 1024-byte aligned
+        self.rank = ""  # register: index of the CTA in its cluster, if that has several
+        self.written: Written | None = None  # tensor maps that the program writes
+        self.alone = False  # one thread runs what is emitted (`elect`)
+        self.private = ""  # register: what private buffers and scratch are counted from; see `roles`
 
     @cached_property
     def negations(self) -> set[Value]:
@@ -130,7 +130,7 @@ class Emitter:
 
         return negations(self.fn)
 
-    # -- values ---------------------------------------------------------------------------------
+    # -- values --
     def get(self, v: Value) -> list[str]:
         return self.values[v]
 
@@ -158,7 +158,7 @@ class Emitter:
         out = []
         for root, (number, multiples) in zip(self.steps.roots(v), self.steps.apart(v)):
             register = roots[root]
-            for scalar, n in multiples:              # bit by bit: many registers have their first additions in common
+            for scalar, n in multiples:  # bit by bit: many registers have their first additions in common
                 for bit in reversed(range(abs(n).bit_length())):
                     if abs(n) >> bit & 1:
                         register = further(register, scalar, bit, "add" if n > 0 else "sub")
@@ -168,7 +168,7 @@ class Emitter:
         return out
 
     def count(self, t: Type) -> int:
-        kind = type(t)                  # (compared, not asked: emitters come here for every op)
+        kind = type(t)  # (compared, not asked: emitters come here for every op)
         if kind is Pending:
             t = t.tile  # type: ignore[union-attr]
         elif kind is not Tile:
@@ -177,7 +177,7 @@ class Emitter:
             raise CompilationError(f"tile {t} reached the emitter without a layout")
         return t.layout.num_registers  # type: ignore[union-attr]
 
-    # -- threads ----------------------------------------------------------------------------------
+    # -- threads --
     def thread_coord(self, layout: LinearLayout, dim: int) -> str:
         """This thread's part of coordinate `dim` (xor/or it with the register's constant part)."""
         key = (layout, dim)
@@ -252,7 +252,7 @@ class Emitter:
                 while j < len(bases) and bases[j] == bases[j - 1] * 2:
                     j += 1
                 if bases[i] & (bases[i] - 1):
-                    j = i + 1        # not a power of two: its multiples may carry, one bit at a time
+                    j = i + 1  # not a power of two: its multiples may carry, one bit at a time
                     bit = p.new("b32", "bfe.u32", src, i, 1)
                     terms.append(p.new("b32", "mul.lo.u32", bit, bases[i]))
                 else:
@@ -286,11 +286,11 @@ class Emitter:
     def warpgroup_sync(self) -> None:
         self.p("bar.sync", self.p.new("b32", "add.u32", self.warpgroup(), self.role.warpgroup_barrier), 128)
 
-    # -- parameters -------------------------------------------------------------------------------
+    # -- parameters --
     def param(self, param: Param) -> str:
         return self.params.setdefault(param, f"param_{len(self.params)}")
 
-    # -- walking ----------------------------------------------------------------------------------
+    # -- walking --
     def block(self, block: Block) -> None:
         from tilejit.ptx import runs
 
@@ -359,7 +359,6 @@ def emitters() -> dict[str, Callable[[Emitter, Op], None]]:
         fma,
         indexed,
         kernel,
-        local,
         map,
         memory,
         mma,

@@ -38,7 +38,7 @@ class Barriers:
         e.p("mbarrier.arrive.expect_tx.shared::cta.b64", "_", self.full_at(self.base, slot), size, pred=first)
 
     def release(self, e: Emitter, slot: int, ctas: int) -> None:
-        e.p("bar.warp.sync", -1)             # the other lanes' reads come before
+        e.p("bar.warp.sync", -1)  # the other lanes' reads come before
         some = e.p.new("pred", "setp.lt.u32", e.role.lane, ctas)
         there = self.of(e, e.role.lane, some)
         e.p("mbarrier.arrive.shared::cluster.b64", "_", f"[{there}+{self.free + 8 * slot}]", pred=some)
@@ -80,7 +80,7 @@ class _Meeting(Barriers):
 @emits("cluster_sum")
 def _cluster_sum(e: Emitter, op: Op) -> None:
     parts = Parts(op.operands[0].layout, op.result.layout, op.attrs["ctas"], op.attrs["rounds"])
-    e.version = max(e.version, (8, 1))            # st.async
+    e.version = max(e.version, (8, 1))  # st.async
     regs, m = e.get(op.operands[0]), _Meeting(e, op, parts)
     parity = e.scalar(op.operands[4])
     other = e.p.new("b32", "xor.b32", parity, 1)

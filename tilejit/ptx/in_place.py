@@ -98,7 +98,7 @@ def stays(branch: Op, uses: Mapping[Value, list[tuple[Op, int]]]) -> dict[int, V
     block = branch.parent
     found: dict[int, Value] = {}
     assert block is not None
-    for region in reversed(branch.regions):                  # first `else`, which an author leaves out
+    for region in reversed(branch.regions):  # first `else`, which an author leaves out
         for i, v in enumerate(region.terminator.operands):
             if i not in found and v not in found.values() and _owns(v, block, uses) \
                     and not _is_read_behind(v, branch, uses):

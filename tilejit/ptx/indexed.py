@@ -39,7 +39,7 @@ def _gather(e: Emitter, op: Op) -> None:
     def along(n: int) -> int:
         return slot_offset(buffer, tuple(n if d == axis else 0 for d in range(rank)))
 
-    span = span_elements(buffer) if axis == rank - 1 else src.shape[axis]       # of which elements follow one another
+    span = span_elements(buffer) if axis == rank - 1 else src.shape[axis]  # of which elements follow one another
 
     thread = e.bit_sum([(getattr(e.role, n), [offset(b) for b in index.layout.bases_of(n)]) for n in ("lane", "warp")])
     out = e.fresh(op.result.type)
@@ -85,7 +85,7 @@ def _histogram(e: Emitter, op: Op) -> None:
         seen.add(at)
         if elem.bits < 32:
             reg = p.new("b32", f"cvt.{'s' if elem.is_signed else 'u'}32.{'s' if elem.is_signed else 'u'}16", reg)
-        counted = p.new("pred", "setp.lt.u32", reg, bins)             # a negative number is a large one
+        counted = p.new("pred", "setp.lt.u32", reg, bins)  # a negative number is a large one
         for other in (owner, masks[i] if masks else None):
             counted = p.new("pred", "and.pred", counted, other) if other else counted
         p("red.shared.add.u32", f"[{p.new('b32', 'mad.lo.u32', reg, 4, base)}]", 1, pred=counted)

@@ -261,7 +261,7 @@ FORMS: tuple[Form, ...] = (
 )
 
 
-@lru_cache(maxsize=None)                # on first use: most programs need few of the forms
+@lru_cache(maxsize=None)  # on first use: most programs need few of the forms
 def _pattern(form: Form) -> re.Pattern[str]:
     out, at = "", 0
     for m in _SLOT.finditer(form.syntax):

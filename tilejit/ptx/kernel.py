@@ -211,7 +211,7 @@ def init_barriers(e: Emitter) -> None:
         cluster_sync(e)
         return
     p("bar.sync", 0)
-    if e.folds:                      # the first fold waits: what comes before concerns this CTA only
+    if e.folds:  # the first fold waits: what comes before concerns this CTA only
         p("barrier.cluster.arrive.relaxed")
 
 
@@ -329,7 +329,7 @@ def _roles(e: Emitter, op: Op) -> None:
             e.role.tid = p.new("b32", "sub.u32", outer.tid, 32 * first)
         if groups > 1:
             _enter_group(e, op, barrier, warps // groups)
-        if e.rank and i == 0:        # the consumers compute on tiles
+        if e.rank and i == 0:  # the consumers compute on tiles
             count_warps(e)
         e.role.known.mark = len(p.lines)
         e.block(op.regions[i])
@@ -343,7 +343,7 @@ def _roles(e: Emitter, op: Op) -> None:
     e.role = outer
     p.place(end)
     if e.rank:
-        cluster_sync(e)              # nobody leaves while others may still copy to it or arrive at its barriers
+        cluster_sync(e)  # nobody leaves while others may still copy to it or arrive at its barriers
 
 
 def _enter_group(e: Emitter, op: Op, barrier: int, warps: int) -> None:
@@ -370,7 +370,7 @@ def _warpgroup_index(e: Emitter, op: Op) -> None:
 
 @emits("return")
 def _return(e: Emitter, op: Op) -> None:
-    if e.rank and e.role.local_warp and not e.folds:   # as after roles; all that folds sent here has come
+    if e.rank and e.role.local_warp and not e.folds:  # as after roles; all that folds sent here has come
         cluster_sync(e)
     give_back(e)
     e.p("ret")
@@ -407,7 +407,7 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
     cluster = [".explicitcluster", f".reqnctapercluster {ctas}, 1, 1"] if ctas > 1 else []
     params = tuple(e.params)
     shared = attrs.get("shared_bytes", 0)
-    shared += 1023 if shared else 0          # the base is rounded up to 1024 bytes
+    shared += 1023 if shared else 0  # the base is rounded up to 1024 bytes
     directives = [f".maxntid {threads}, 1, 1", *_resident(e, threads, shared), *cluster]
     if attrs.get("maxnreg"):
         directives.append(f".maxnreg {attrs['maxnreg']}")
@@ -425,7 +425,7 @@ def finish(e: Emitter) -> tuple[str, KernelMetadata]:
 def check_instructions(e: Emitter, target: Target) -> None:
     """Raise CompilationError, at the user's line, for the first instruction that the target does not have."""
     if target.hopper:
-        return                       # the newest target: the table has nothing above it
+        return  # the newest target: the table has nothing above it
     loc = None
     files = {str(i): file for file, i in e.p.files.items()}
     for line in e.p.lines:

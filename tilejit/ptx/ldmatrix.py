@@ -66,7 +66,7 @@ class _Rows:
     def __init__(self, e: Emitter, t: Tile, buffer: Buffer, base: str, m: Matrices, at: tuple[int, ...] | None):
         assert t.layout is not None
         self.e, self.base, self.count = e, base, m.count
-        self.step = m.count << m.packed              # registers of the tile that one instruction moves
+        self.step = m.count << m.packed  # registers of the tile that one instruction moves
         size, self.start = buffer.elem.bytes, slot_offset(buffer, at) if at else 0
         self.offsets = [slot_offset(buffer, b) for b in t.layout.bases_of("register")]
         lanes = [x * size for x in m.rows] + [self.offsets[i] for i in m.registers]

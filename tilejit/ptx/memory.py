@@ -1,4 +1,4 @@
-"""Global memory access: vector loads and stores with masks, and atomics."""
+"""Global memory access: vector loads and stores with masks, and atomics; memory of each thread (`stack`)."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def _load(e: Emitter, op: Op) -> None:
     """A load that is `ahead` stays behind what uses the one before (they share a scoreboard): none moves up over
     `bar.warp.sync`."""
     p, t = e.p, elem_of(op.result.type)
-    if op.attrs.get("ahead") and e.role.name != "producer":        # where one lane may load
+    if op.attrs.get("ahead") and e.role.name != "producer":  # where one lane may load
         p("bar.warp.sync", -1)
     pointers = e.get(op.operands[0])
     masks = e.get(op.operands[1]) if len(op.operands) > 1 else None
@@ -42,7 +42,7 @@ def _load(e: Emitter, op: Op) -> None:
     cls = reg_class(t)
     zero = literal(0, t) if cls != "pred" else ""
     filled = op.operands[2].op if others else None
-    if cls == "b16" and isinstance(filled, Op) and filled.name == "const":        # no copies (miscompiles.py)
+    if cls == "b16" and isinstance(filled, Op) and filled.name == "const":  # no copies (miscompiles.py)
         others = [literal(filled.attrs["value"], t)] * len(out)
     for i in range(0, len(out), vec):
         regs = out[i:i + vec]
@@ -84,7 +84,7 @@ def _store(e: Emitter, op: Op) -> None:
               both(e, owner, masks[i] if masks else None))
 
 
-# -- atomics --------------------------------------------------------------------------------------------
+# -- atomics --
 _SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 #: Kinds that `red` has.
@@ -195,7 +195,7 @@ def _atomic_poll(e: Emitter, op: Op) -> None:
     since = p.new("b64", "mov.u64", "%globaltimer") if limit else ""
     owner, again, done = writer(e, op), p.label("poll"), p.label("polled")
     p("setp.ne.b32", out, 0, 0)
-    e.sync()                             # what the program did before is done when it waits
+    e.sync()  # what the program did before is done when it waits
     if owner:
         p("bra", done, pred=f"!{owner}")
     p.place(again)
@@ -209,7 +209,7 @@ def _atomic_poll(e: Emitter, op: Op) -> None:
         p("bra", again, pred=f"!{out}")
     if op.attrs["sem"] == "acquire":
         if e.target.hopper:
-            e.version = max(e.version, (8, 6))            # fence.acquire
+            e.version = max(e.version, (8, 6))  # fence.acquire
         p(f"fence.{'acquire' if e.target.hopper else 'acq_rel'}.{scope}")
     p.place(done)
     e.sync()
@@ -241,7 +241,7 @@ def _each_once(e: Emitter, op: Op, values: list[Value], mask: Value | None, one:
             out[i] = out[first[at]]
             continue
         first[at] = i
-        if alone and used:           # the others read it too, when it is told to all, and make no use of it
+        if alone and used:  # the others read it too, when it is told to all, and make no use of it
             cls = reg_class(elem_of(t))
             e.p(f"mov.{cls}", out[i], literal(0, elem_of(t)))
         one(out[i], ptr, both(e, owner, masks[i] if masks else None), *(e.get(v)[i] for v in values))
@@ -267,7 +267,7 @@ def _from_owners(e: Emitter, op: Op, regs: list[str], owner: str) -> list[str]:
     size = max(1, elem.bits // 8)
     address, start = p.new("b32", "mad.lo.u32", row, size, e.private), op.attrs["scratch"]
     if isinstance(t, Tile):
-        e.sync()                     # the scratch may still be read; a scalar's threads have just met
+        e.sync()  # the scratch may still be read; a scalar's threads have just met
     places = [f"[{address}+{start + 32 * k * size}]" for k in range(len(different))]
     for r, place in zip(different, places):
         store_shared(e, elem, [r], place, owner)
@@ -278,3 +278,45 @@ def _from_owners(e: Emitter, op: Op, regs: list[str], owner: str) -> list[str]:
         load_shared(e, elem, new, place)
         found[r] = new[0]
     return [found[r] for r in regs]
+
+
+@emits("stack")
+def _stack(e: Emitter, op: Op) -> None:
+    name = f"stack_{sum(d.startswith('.local') for d in e.p.decls)}"
+    e.p.decls.append(f".local .align 16 .b8 {name}[{op.attrs['slots'] * _stack_bytes(e, op.result)}];")
+    e.set(op.result, [e.p.new("b64", "mov.u64", name)] * e.count(op.result.type))
+
+
+@emits("keep")
+def _keep(e: Emitter, op: Op) -> None:
+    stack, at, x = op.operands
+    t, regs, base = elem_of(x.type), e.get(x), _slot(e, stack, at)
+    for i, vec in _vectors(x.tile, len(regs)):
+        store(e, "st.local", t, regs[i:i + vec], f"[{base}+{i * max(1, t.bits // 8)}]")
+
+
+@emits("kept")
+def _kept(e: Emitter, op: Op) -> None:
+    t, regs, base = elem_of(op.result.type), e.fresh(op.result.type), _slot(e, *op.operands)
+    for i, vec in _vectors(op.result.tile, len(regs)):
+        load(e, "ld.local", t, regs[i:i + vec], f"[{base}+{i * max(1, t.bits // 8)}]")
+    e.set(op.result, regs)
+
+
+@emits("stacked")
+def _stacked(e: Emitter, op: Op) -> None:
+    raise CompilationError(f"a sorted tile {op.result.tile} is needed whole, and its threads have no registers for it: "
+                           "store it, or sort fewer elements", op.loc)
+
+
+def _stack_bytes(e: Emitter, v: Value) -> int:
+    return -(-e.count(v.type) * max(1, elem_of(v.type).bits // 8) // 16) * 16
+
+
+def _slot(e: Emitter, stack: Value, at: Value) -> str:
+    return e.p.new("b64", "mad.wide.s32", e.scalar(at), _stack_bytes(e, stack), e.get(stack)[0])
+
+
+def _vectors(t: Tile, count: int) -> list[tuple[int, int]]:
+    vec = min(count, 16 // max(1, elem_of(t).bits // 8))
+    return [(i, vec) for i in range(0, count, vec)]

@@ -43,8 +43,8 @@ class TensorMapParam:
     dtype: str
     swizzle: int
     fill: str = "zero"
-    made: bool = False                   # in the kernel: there is another one, for arguments that TMA does not take
-    stored: bool = False                 # something is written through it
+    made: bool = False  # in the kernel: there is another one, for arguments that TMA does not take
+    stored: bool = False  # something is written through it
 
 
 Param = Union[PointerParam, ScalarParam, TensorMapParam]
@@ -64,9 +64,9 @@ class KernelMetadata:
     target: str = "sm_90a"
     #: may start before the kernel ahead has ended ("even": if its programs get multiprocessors evenly)
     pdl: bool | str = False
-    cooperative: bool = False            # all programs of a grid must run at once
-    programs: int = 1                    # of a CTA, along the grid's first axis
-    mergeable: int = 1                   # how many could be one CTA's, by the option `programs_per_cta`
+    cooperative: bool = False  # all programs of a grid must run at once
+    programs: int = 1  # of a CTA, along the grid's first axis
+    mergeable: int = 1  # how many could be one CTA's, by the option `programs_per_cta`
     #: (argument, elements of a tile, of 16 bytes, warps at most) of a row whose length should be known
     #: (`passes/odd_rows.py`)
     spanned: tuple[str, int, int, int, tuple[int, ...]] | None = None

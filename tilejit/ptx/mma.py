@@ -20,14 +20,14 @@ def _dot(e: Emitter, op: Op) -> None:
     va, vb, acc = op.operands
     tc = acc.tile
     assert tc.layout is not None and isinstance(tc.elem, DType)
-    elems = [v.type.elem for v in (va, vb)]                       # type: ignore[union-attr]
+    elems = [v.type.elem for v in (va, vb)]  # type: ignore[union-attr]
     pack = max(1, 4 // elems[0].bytes)
     start = op.attrs.get("begin", 0)
     end = start + op.attrs.get("depth", va.type.shape[-1] - start)  # type: ignore[union-attr]
     a, b = (_Words(e, v, tc.layout, i) for i, v in enumerate((va, vb)))
     step = 8 * pack
-    if elems[0].name in ("fp8e4nv", "fp8e5"):                     # type: ignore[union-attr]
-        e.version = max(e.version, (8, 4))                        # fp8 products (PTX ISA, mma, notes)
+    if elems[0].name in ("fp8e4nv", "fp8e5"):  # type: ignore[union-attr]
+        e.version = max(e.version, (8, 4))  # fp8 products (PTX ISA, mma, notes)
     multiply = _f64_of_eight_rows if elems[0].bits == 64 and not e.target.hopper else _instruction(tc.elem, elems, step)
     source = e.get(acc)
     regs = source if _dies(e, acc, op) else e.fresh(tc)

@@ -70,7 +70,7 @@ def _ends(e: Emitter, op: Op, t: Tile) -> _Ends:
     assert t.layout is not None
     at = 1 + (op.name == "row_write") - (op.name == "row_inside")
     first, last = (e.scalar(v) for v in op.operands[at:at + 2])
-    if op.name == "row_read" and len(op.operands) > 3:      # a row that is not there has not begun
+    if op.name == "row_read" and len(op.operands) > 3:  # a row that is not there has not begun
         live = e.scalar(op.operands[3])
         first, last = e.p.new("b32", "selp.b32", first, _NONE, live), e.p.new("b32", "selp.b32", last, -_NONE, live)
     return _Ends(e, t.layout, first, last, op.attrs["whole"])
@@ -95,7 +95,7 @@ def _row_read(e: Emitter, op: Op) -> None:
     assert isinstance(t, Tile) and isinstance(t.elem, DType) and t.layout is not None
     elem, size, ends, opcode = t.elem, t.elem.bytes, _ends(e, op, t), opcode_of(op, "ld")
     count = t.layout.contiguous_registers(0)
-    block = min(16, count * size)                    # bytes of an access
+    block = min(16, count * size)  # bytes of an access
     base, cls = e.scalar(op.operands[0]), reg_class(elem)
     fill = literal(op.attrs.get("fill", 0), elem)
     shifted = None
@@ -113,7 +113,7 @@ def _row_read(e: Emitter, op: Op) -> None:
         blocks = count * size // block
         begun, goes_on = ends.begun(at, before), ends.goes_on(at, count, behind)
         raw: list[str] = []
-        if op.attrs.get("begins"):           # no access holds both: what is ahead of the row is accesses of its own
+        if op.attrs.get("begins"):  # no access holds both: what is ahead of the row is accesses of its own
             starts = [ends.begun(at + k * block // size, before) for k in range(blocks + 1)]
             whole = goes_on
         else:

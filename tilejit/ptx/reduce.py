@@ -76,7 +76,7 @@ def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
     seen: set[tuple[int, ...]] = set()
     for r, at in enumerate(layout.registers()):
         if at in seen:
-            continue                 # a copy of an element that is already in the fold
+            continue  # a copy of an element that is already in the fold
         seen.add(at)
         groups.setdefault((*at[:axis], *at[axis + 1:]), []).append([regs[r] for regs in lists])
     out = [groups[at] for at in result.registers()]

@@ -44,14 +44,14 @@ def _joins(e: Emitter, op: Op) -> bool:
             or type(op.results[0].type) is not Tile or not op.operands \
             or [v for v in op.operands if type(v.type) is not Tile]:
         return False
-    if "runs" in op.attrs or e.steps.by_roots(op):                 # many registers for one
+    if "runs" in op.attrs or e.steps.by_roots(op):  # many registers for one
         return False
     count = e.count(op.results[0].type)
     if count < _LEAST or count % _PAIR:
         return False
     if not e.run.keys().isdisjoint(op.operands):
         return True
-    return len(set(zip(*map(e.get, op.operands)))) == count        # copies of an element are computed once, whole
+    return len(set(zip(*map(e.get, op.operands)))) == count  # copies of an element are computed once, whole
 
 
 def _sunk(v: Value) -> bool:
@@ -64,7 +64,7 @@ def finish(e: Emitter, op: Op | None = None) -> None:
     inside = set(e.run.values())
     needed = [v for v in e.run if not inside.issuperset([user for user, _ in e.uses.get(v, ())])
               and not (v is stored and _sunk(v))]
-    for v in [v for v in needed if "permutes" in e.run[v].define.traits]:       # its store comes later than others ask
+    for v in [v for v in needed if "permutes" in e.run[v].define.traits]:  # its store comes later than others ask
         e.set(v, parts(e, v)(range(v.layout.num_registers)))
         needed.remove(v)
     while needed:
@@ -101,7 +101,7 @@ def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[
             wanted.update(e.run[v].operands)
     ops = [op for v, op in e.run.items() if v in wanted and v not in e.values]
     leaves = {v: e.get(v) for v in dict.fromkeys((*values, *(x for op in ops for x in op.operands))) if v in e.values}
-    packed: list[int] = []                       # which of the values have a register with a pair, too
+    packed: list[int] = []  # which of the values have a register with a pair, too
 
     def make(*regs: str) -> list[str]:
         for i, leaf in enumerate(leaves):

@@ -77,8 +77,8 @@ def _by_totals(e: Emitter, op: Op, layout: LinearLayout, low: list[tuple[str, in
     inner, outer = _Bits.of(low), _Bits.of(high)
     end = _Bits() if reverse else inner
     kept = ~(inner.register | outer.register)
-    ids = sorted({r & kept for r in range(len(columns))})              # registers of different columns
-    rows = sorted({r & outer.register for r in range(len(columns))})   # those of different chunks
+    ids = sorted({r & kept for r in range(len(columns))})  # registers of different columns
+    rows = sorted({r & outer.register for r in range(len(columns))})  # those of different chunks
     lane = _put(e, e.role.lane, inner.lane, end.lane)
     last = e.p.new("pred", "setp.eq.u32", lane, e.role.lane) if inner.lane else None
     shape = len(rows), len(ids), layout.in_size("warp")
@@ -94,7 +94,7 @@ def _by_totals(e: Emitter, op: Op, layout: LinearLayout, low: list[tuple[str, in
     addresses = {c: _addresses(e, op, (_put(e, lane, outer.lane, c[0]), _put(e, e.role.warp, outer.warp, c[1])), shape)
                  for c in apart}
     running: list[list[str]] = []
-    before: dict[int, list[list[str]]] = {}                            # of a row: what is before it, by column
+    before: dict[int, list[list[str]]] = {}  # of a row: what is before it, by column
     for c, after in zip(order, order[1:]):
         total = _read_totals(e, op, addresses[c.lane, c.warp], len(ids), rows.index(c.register))
         running = _folds(e, op, [*zip(running, total)]) if running else total

@@ -166,7 +166,7 @@ def _stmatrix(e: Emitter, layout: LinearLayout, buffer: Buffer, regs: list[str],
     thread = e.role.known.addresses[key]
     for first in range(0, len(regs), 8):
         const = slot_offset(buffer, layout.apply(register=first))
-        mixed = const & 0x70          # the chunk bits are xored with the row, the rest is plain
+        mixed = const & 0x70  # the chunk bits are xored with the row, the rest is plain
         if mixed not in bases:
             bases[mixed] = p.new("b32", "add.u32", base, p.new("b32", "xor.b32", thread, mixed) if mixed else thread)
         quad = words(e, buffer.elem, regs[first:first + 8])

@@ -25,7 +25,7 @@ def _xor_shuffle(e: Emitter, op: Op) -> None:
 def _sort_runs(e: Emitter, op: Op) -> None:
     separate(op)
     regs, t = e.get(op.operands[0]), _tile(op)
-    if _whole(t) and op.operands[0] in e.negations:        # as for minima of two (runtime/miscompiles.py)
+    if _whole(t) and op.operands[0] in e.negations:  # as for minima of two (runtime/miscompiles.py)
         regs = [e.p.new("b32", "prmt.b32", r, 0, "0x3210") for r in regs]
     for mask, greater in exchanges(op):
         regs = _exchanged(e, op, regs, mask, greater)
@@ -86,7 +86,7 @@ def _kept(e: Emitter, t: Tile, mine: str, other: str, greater: bool, side: str) 
 def _changes(e: Emitter, t: Tile, a: str, b: str, side: str) -> str:
     if not side:
         return comparison(e, t.elem, "gt")(a, b)
-    if not t.elem.is_float:                                                       # type: ignore[union-attr]
+    if not t.elem.is_float:  # type: ignore[union-attr]
         return comparison(e, t.elem, "gt.xor")(a, b, side)
     not_side = side[1:] if side[0] == "!" else f"!{side}"
     return e.p.new("pred", "or.pred", comparison(e, t.elem, "gt.and")(a, b, not_side),
@@ -94,7 +94,7 @@ def _changes(e: Emitter, t: Tile, a: str, b: str, side: str) -> str:
 
 
 def _whole(t: Tile) -> bool:
-    return t.elem.bits == 32 and not t.elem.is_float                              # type: ignore[union-attr]
+    return t.elem.bits == 32 and not t.elem.is_float  # type: ignore[union-attr]
 
 
 def _tile(op: Op) -> Tile:

@@ -31,7 +31,7 @@ class Written:
     def __init__(self, e: Emitter):
         self.same = _meeting(e.fn)
         self.forms: dict[Value, list[Form]] = {}
-        self.first: dict[Op, int] = {}           # the number of its first map in a place
+        self.first: dict[Op, int] = {}  # the number of its first map in a place
         self.groups: dict[Op, int] = {}
         self.maps: list[tuple[Op, Form]] = []
         made = [op for op in listed(e.fn.body) if op.name == "write_desc"]
@@ -238,7 +238,7 @@ def give_back(e: Emitter) -> None:
     if e.written is None:
         return
     p, each = e.p, _each(e)
-    p("barrier.sync", 0)             # lanes of roles of one thread may still be on their way
+    p("barrier.sync", 0)  # lanes of roles of one thread may still be on their way
     other = p.new("pred", "setp.ne.u32", e.role.tid, 0)
     end = p.label("place_free")
     p("bra", end, pred=other)

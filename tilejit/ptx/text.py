@@ -299,7 +299,7 @@ class _Body:
     def __init__(self, parser: _Parser, entry: Entry):
         self.p, self.entry = parser, entry
         self.scopes: list[dict[str, Operand]] = [{}]
-        self.inner: list[tuple[int, dict[str, str]]] = []     # of inner scopes: first instruction, labels' own names
+        self.inner: list[tuple[int, dict[str, str]]] = []  # of inner scopes: first instruction, labels' own names
         self.cache: dict[str, Operand] = {}
 
     def read(self) -> None:
@@ -338,7 +338,7 @@ class _Body:
             names = p.until(";").split(None, 1)[1]
             self.entry.tables[name] = tuple(n.strip() for n in names.split(","))
             return
-        own = f"{name}@{len(labels)}" if self.inner else name     # another scope may have one of this name
+        own = f"{name}@{len(labels)}" if self.inner else name  # another scope may have one of this name
         here: dict[str, Any] = self.inner[-1][1] if self.inner else labels
         if name in here:
             raise p.error(f"label {name} is defined twice")

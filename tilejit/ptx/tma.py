@@ -161,7 +161,7 @@ def _mbar_arrive(e: Emitter, op: Op) -> None:
     one = p.new("pred", "setp.eq.u32", rest, 0)
     pred = _pred(e, op, 2)
     if op.attrs["per"] == "warp":
-        p("bar.warp.sync", -1)       # the other lanes' reads come before lane 0 tells
+        p("bar.warp.sync", -1)  # the other lanes' reads come before lane 0 tells
         pred = _have_read(e, pred)
     if pred:
         one = p.new("pred", "and.pred", one, pred)
@@ -188,7 +188,7 @@ def _have_read(e: Emitter, pred: str | None) -> str | None:
     some = bits[0]
     for r in bits[1:]:
         some = p.new("b32", "or.b32", some, r)
-    zero = p.new("b32", "shr.u32", p.new("b32", "mov.u32", "%lanemask_lt"), e.role.lane)      # ptxas does not know it
+    zero = p.new("b32", "shr.u32", p.new("b32", "mov.u32", "%lanemask_lt"), e.role.lane)  # ptxas does not know it
     read = p.new("pred", "setp.eq.u32", p.new("b32", "and.b32", some, zero), 0)
     return p.new("pred", "and.pred", read, pred) if pred else read
 
@@ -315,14 +315,14 @@ def _local_load(e: Emitter, op: Op) -> None:
     if shift is None and len(op.operands) == 1 and layout is whole and not _apart(view):
         regs = load_tile(e, tile, buffer, e.views[view], op.attrs.get("at"), in_pairs(e, op.result))
         e.set(op.result, regs)
-        if "at" not in op.attrs:             # a piece of an operand goes to its product before the arrival
+        if "at" not in op.attrs:  # a piece of an operand goes to its product before the arrival
             _note_reads(e, tile, regs)
         return
     if shift is not None and ctas > 1 and view.maker.name != "strip":
         raise ClusterError("an unaligned row of a cluster is read in strips only", op.loc)
     regs, base, most = e.fresh(tile), e.views[view], 16
     if shift is not None and layout.contiguous_registers(0) * size < 16:
-        most = size                          # as elements
+        most = size  # as elements
     elif shift is not None:
         base = e.p.new("b32", "sub.u32", base, shift)
     fill = literal(op.attrs.get("fill", 0), tile.elem)
@@ -338,7 +338,7 @@ def _local_load(e: Emitter, op: Op) -> None:
             load_shared(e, tile.elem, taken, a.address, pred)
             continue
         load_shifted(e, tile.elem, taken, a.address, shift, pred)
-        for i, r in enumerate(taken if pred else ()):             # the row ends anywhere
+        for i, r in enumerate(taken if pred else ()):  # the row ends anywhere
             inside = e.p.new("pred", "setp.lt.s32", e.p.new("b32", "add.s32", here, i), e.scalar(op.operands[1]))
             e.p(f"mov.{reg_class(tile.elem)}", r, fill, pred=f"!{inside}")
     e.set(op.result, regs)
@@ -360,7 +360,7 @@ def _local_store(e: Emitter, op: Op) -> None:
     regs, owner = e.get(value), e.owner(layout)
     if view not in e.shifts and len(op.operands) == 2 and not _apart(view):
         return store_tile(e, value.tile, regs, view.buffer, e.views[view], owner)
-    most = elem.bytes if view in e.shifts else 16            # of a row that begins anywhere, as elements
+    most = elem.bytes if view in e.shifts else 16  # of a row that begins anywhere, as elements
     for a in accesses(e, layout, view.buffer, e.views[view], most=most):
         pred = owner
         if len(op.operands) > 2:

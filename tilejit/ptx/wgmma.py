@@ -101,10 +101,10 @@ def _dot_async(e: Emitter, op: Op) -> None:
     n, instructions = _instructions(layout)
     base_b = e.matrices.get((op, 1)) or _descriptor(e, op, 1, e.views[vb])
     kind = f"m64n{n}k{step}.{'s32' if tile.elem.is_int() else f'f{tile.elem.bits}'}"
-    per = 32 // tile.elem.bits                        # sums in a register: neighbours along N
+    per = 32 // tile.elem.bits  # sums in a register: neighbours along N
     kind += f".{NAMES[elem.name]}.{NAMES[vb.type.elem.name]}"
     if tile.elem.is_int() and elem != vb.type.elem:
-        e.version = max(e.version, (8, 4))            # products of unlike integers (PTX ISA, wgmma, notes)
+        e.version = max(e.version, (8, 4))  # products of unlike integers (PTX ISA, wgmma, notes)
     tail: list[object] = [] if tile.elem.is_int() else [1, 1]
     if isinstance(va.type, Buffer):
         a = Operand(va.type, 0, 1)

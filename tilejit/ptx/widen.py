@@ -100,7 +100,7 @@ def halves(e: Emitter, op: Op) -> list[str] | None:
         return None
     source, which = found
     regs = e.values.get(source, [])
-    if len(regs) != len(e.get(op.operands[0])):        # computed elsewhere, for more elements than this is for
+    if len(regs) != len(e.get(op.operands[0])):  # computed elsewhere, for more elements than this is for
         source, which, regs = op.operands[0], 0, e.get(op.operands[0])
     done: dict[str, str] = {}
     for r in regs:

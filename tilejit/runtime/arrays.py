@@ -217,7 +217,7 @@ def describe_as(kind: type, describer: Callable[[Any], ArrayInfo]) -> None:
     _describers[kind] = describer
 
 
-_info = partial(tuple.__new__, ArrayInfo)           # a third of the time of ArrayInfo(...)
+_info = partial(tuple.__new__, ArrayInfo)  # a third of the time of ArrayInfo(...)
 
 
 def _of_torch(x: Any) -> ArrayInfo:
@@ -290,7 +290,7 @@ def _from_dlpack(x: Any) -> ArrayInfo:
 
     kind, index = x.__dlpack_device__()
     if kind in (_DLPACK_CUDA, _DLPACK_MANAGED):
-        capsule = x.__dlpack__(stream=driver.current_stream(index) or 1)      # 1: the legacy default stream
+        capsule = x.__dlpack__(stream=driver.current_stream(index) or 1)  # 1: the legacy default stream
     elif kind == _DLPACK_CPU:
         capsule, index = x.__dlpack__(), HOST
     else:

@@ -37,11 +37,11 @@ def repeated(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[[i
         with lock:
             if graph is None:
                 graph = _graph(loaded, grid, params)
-                weakref.finalize(plainly, api.cuGraphExecDestroy, graph).atexit = False      # which lives as long
+                weakref.finalize(plainly, api.cuGraphExecDestroy, graph).atexit = False  # which lives as long
             device.last = loaded.name
             if launch(graph, stream)[0] is done:
                 return None
-        return plainly()                            # which says what is wrong
+        return plainly()  # which says what is wrong
 
     return repeat
 

@@ -25,7 +25,7 @@ from tilejit.runtime.ptxas import Message, Resources
 
 try:
     import fcntl
-except ImportError:                         # not on this system
+except ImportError:  # not on this system
     fcntl = None  # type: ignore[assignment]
 
 _PARAMS = {c.__name__: c for c in (PointerParam, ScalarParam, TensorMapParam)}
@@ -139,7 +139,7 @@ def read_text(text: str) -> Cached | None:
         _remove(path)
         return None
     with contextlib.suppress(OSError):
-        os.utime(path)                     # the eviction order is by last use
+        os.utime(path)  # the eviction order is by last use
     return found
 
 
@@ -154,7 +154,7 @@ def write(key: dict[str, Any], entry: Cached) -> None:
     head = {"key": key, "ptx_bytes": len(ptx), "metadata": meta, "report": report,
             "resources": asdict(entry.resources) if entry.resources else None}
     body = ptx + (entry.cubin or b"")
-    head = json.loads(json.dumps(head))    # what a reader will see, so that the checksum covers the header too
+    head = json.loads(json.dumps(head))  # what a reader will see, so that the checksum covers the header too
     head["sha256"] = hashlib.sha256(json.dumps(head).encode() + b"\n" + body).hexdigest()
     import tempfile
 

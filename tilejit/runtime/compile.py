@@ -156,7 +156,7 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
     with contextlib.ExitStack() as turn:
         found = cache.read(key)
         if found is None:
-            turn.enter_context(cache.turn(key))              # other processes may be about to compile the same
+            turn.enter_context(cache.turn(key))  # other processes may be about to compile the same
             found = cache.read(key)
         if found is not None:
             made = _from_disk(source, args, options, found, settings)
@@ -208,7 +208,7 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
         fn = stages("scheduled", schedule(fn, stages))
         return options, fn, emit(fn)
 
-    spans: dict[str, Any] = {}               # rows of some lengths have another form, whatever all others have
+    spans: dict[str, Any] = {}  # rows of some lengths have another form, whatever all others have
 
     try:
         fn = tile_ir(source, args, options, stages)
@@ -229,7 +229,7 @@ def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str
                 fn.attrs.setdefault("report", []).insert(0, Record("not_divided", line, ctas=wider["num_ctas"]))
         return emitted(options, fn)
     except ClusterError as why:
-        if "row_span" in options:            # what a cluster cannot do is done with rows in shared memory
+        if "row_span" in options:  # what a cluster cannot do is done with rows in shared memory
             return emitted({k: x for k, x in options.items() if k != "row_span"})
         problem: CompilationError = why
         for other in alone(options) if options.get("cluster_split") is None else []:
@@ -408,7 +408,7 @@ def plain(x: Any, name: str, kernel: Callable[[KernelSource], str] = KernelSourc
         return ["kernel", kernel(x.source)]
     if getattr(x, "is_builtin", False):
         return ["builtin", f"{x.__module__}.{x.__qualname__}"]
-    shows = type(x).__repr__ is not object.__repr__                      # (which would only say where it lies)
+    shows = type(x).__repr__ is not object.__repr__  # (which would only say where it lies)
     if shows and isinstance(x, Hashable) and not callable(x):
         return ["object", f"{type(x).__module__}.{type(x).__qualname__}", repr(x)]
     raise LaunchError(f"argument {name!r}: a {type(x).__name__} cannot be a constant of a kernel")

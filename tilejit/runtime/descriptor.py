@@ -122,7 +122,7 @@ def _of_tensor(tensor: Any, block_shape: Any, padding: str) -> TensorDescriptor:
         key = tensor.dtype, tensor.shape, tensor.stride(), *blocks, address & 15, tensor.get_device()
         found = _known.get(key)
     except TypeError:
-        return _of_any(tensor, block_shape, padding)                    # which says what is wrong
+        return _of_any(tensor, block_shape, padding)  # which says what is wrong
     if found is None:
         found = _remember(key, _facts(torch_dtype(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()),
                                       _integers("block_shape", block_shape), padding, address % 16 == 0,

@@ -263,16 +263,16 @@ class LoadedKernel:
         if shared_bytes > 48 * 1024:
             key = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(self.function, key, shared_bytes), f"shared memory of {name}")
-        if prod(cluster) > 8:        # of which not every chip has room for one
+        if prod(cluster) > 8:  # of which not every chip has room for one
             key = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             check(driver.cuFuncSetAttribute(self.function, key, 1), f"cluster size of {name}")
         self.call, self.success = driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
         self._config: tuple[Any, Any] = (None, None)
-        self.alone: bool | None = None            # a program has its multiprocessor for itself
+        self.alone: bool | None = None  # a program has its multiprocessor for itself
 
     def _load(self, image: bytes) -> Any:
         driver = api()
-        option, log = driver.CUjit_option, bytes(8192)        # the driver writes into the log
+        option, log = driver.CUjit_option, bytes(8192)  # the driver writes into the log
         result = driver.cuModuleLoadDataEx(
             image, 2, [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES], [log, len(log)])
         if int(result[0]):
@@ -299,7 +299,7 @@ class LoadedKernel:
         if result[0] is self.success:
             return
         if int(result[0]) in (_INVALID_CONTEXT, _NOT_INITIALIZED):
-            dev.activate()                # a thread without a context, or a forked process (which raises)
+            dev.activate()  # a thread without a context, or a forked process (which raises)
             result = self.call(config, self.function, params, 0)
         dev.check(result, f"launching {self.name} with grid {grid}, {self.threads} threads and {self.shared} "
                           "bytes of shared memory")

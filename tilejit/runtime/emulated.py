@@ -26,7 +26,7 @@ def emulated(what: str, kernel: Kernel, grid: Any, args: tuple, constants: dict[
 
     Raises LaunchError for arguments that do not fit or are not in host memory, CompilationError as a launch does.
     """
-    choose = getattr(kernel, "choose", None)                # autotuned, or with heuristics: the kernel's own call
+    choose = getattr(kernel, "choose", None)  # autotuned, or with heuristics: the kernel's own call
     if choose is not None:
         kernel, args, constants = choose(grid, args, constants)
     if not isinstance(kernel, Kernel):

@@ -88,8 +88,8 @@ class Partial:
         self.kernel, self.given = kernel, given
         self.plans: dict[tuple, Plan] = {}
         self.fast: Callable[..., CompiledKernel | None] = self._slowly
-        self.once: set[tuple] = set()           # signatures that were launched once
-        self.seen: set[tuple] = set()           # those that have a launcher, or cannot have one
+        self.once: set[tuple] = set()  # signatures that were launched once
+        self.seen: set[tuple] = set()  # those that have a launcher, or cannot have one
 
     def unlearn(self) -> None:
         """Drop the launchers: the next launch of each signature looks for its kernel."""
@@ -131,7 +131,7 @@ class Partial:
             named: dict[str, Any] = {n: x for n, x in zip(kernel.names, args) if x is not MISSING}
             args, kwargs = (), {**named, **kwargs}
             if more:
-                kernel.plan(len(kernel.names) + len(more), (), {})      # raises
+                kernel.plan(len(kernel.names) + len(more), (), {})  # raises
         stream = kwargs.pop("stream", None) if "stream" in kwargs and "stream" not in kernel.keys else None
         plan, flat = self._bound(args, kwargs)
         try:
@@ -141,7 +141,7 @@ class Partial:
             kernel.traced(grid, args, {**self.given, **kwargs})
             return None
         except TypeError:
-            key, entry = None, None                   # an argument that cannot be a constant: _entry says which
+            key, entry = None, None  # an argument that cannot be a constant: _entry says which
         dims = kernel.grid(grid, plan, flat)
         if 0 in dims:
             return None
@@ -249,7 +249,7 @@ class Kernel(Partial):
     def __repr__(self) -> str:
         return f"<tilejit kernel {self.__name__}{self.source.signature}>"
 
-    # -- binding ------------------------------------------------------------------------------------------------
+    # -- binding --
     def plan(self, count: int, keywords: tuple[str, ...], given: Mapping[str, Any]) -> Plan:
         """The plan of a call with `count` positional arguments and these keywords, beside what is given.
 
@@ -309,7 +309,7 @@ class Kernel(Partial):
         return {n: Const(flat[plan.at[n]]) if n in self.constexprs else
                 describe_argument(n, flat[plan.at[n]], self.keys[n], self.annotated[n], typed) for n in self.names}
 
-    # -- compiling ----------------------------------------------------------------------------------------------
+    # -- compiling --
     def compile(self, *args: Any, **kwargs: Any) -> CompiledKernel:
         """Compile without launching; needs no GPU. Text may give types of arrays and numbers: `"*bf16"`, `"int32"`,
         `"int32:16"` (divisible by 16), `"desc<bf16[128x64]>"`.
@@ -362,7 +362,7 @@ class Kernel(Partial):
         with self.lock:
             entry = self.entries.get(key)
             if entry is None:
-                for table, name, value in self.captured:        # every signature is compiled under the same values
+                for table, name, value in self.captured:  # every signature is compiled under the same values
                     _check_captured(self.__name__, table, name, value)
                 entry = self._load(plan, flat, stream, self.prepared.pop(key, None))
                 self.captured = self.captured or captured_globals(self.source)
@@ -406,7 +406,7 @@ class Kernel(Partial):
             entry = DeviceEntry(compiled, at, flat, place, stream, settings.launch_blocking, settings.nvtx)
         return SpreadEntry(entry, spread) if spread.places else entry
 
-    # -- torch's compiler: what it follows (see traced.py), and what its operators call ---------------------------
+    # -- torch's compiler: what it follows (see traced.py), and what its operators call --
     def traced(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         traced.launch(self, traced.flat_grid(grid, self.meta(args, kwargs)), args, kwargs)
 
@@ -419,7 +419,7 @@ class Kernel(Partial):
     def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
         return {}, ()
 
-    # -- launching ----------------------------------------------------------------------------------------------
+    # -- launching --
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel | None:
         """`k[grid](...)`, or with `warmup` `k.warmup(...)`."""
         return self.warmup(*args, **kwargs) if warmup else self._launch(grid, *args, **kwargs)

@@ -48,7 +48,7 @@ MANY = 4224
 
 class Entry(Protocol):
     compiled: CompiledKernel
-    nvtx: bool                  # whether launches are ranges in a profiler's timeline
+    nvtx: bool  # whether launches are ranges in a profiler's timeline
 
     def launch(self, grid: Grid, flat: tuple, stream: Any) -> None:
         """Run on a grid of blocks; `stream` None is the current one."""
@@ -144,7 +144,7 @@ class DeviceEntry(Variants):
     def __init__(self, compiled: CompiledKernel, at: Mapping[str, int], flat: tuple, index: int | None,
                  stream: Any, blocking: bool, nvtx: bool = False):
         dev = driver.current_device() if index is None else driver.device(index)
-        dev.activate()                          # threads of autograd come without a context
+        dev.activate()  # threads of autograd come without a context
         self.compiled, self.index, self.blocking, self.nvtx = compiled, dev.index, blocking, nvtx
         self.at = at
         if self.captured(flat, stream):
@@ -154,7 +154,7 @@ class DeviceEntry(Variants):
         self.vary(lambda k, flat, stream: DeviceEntry(k, at, flat, index, stream, blocking, nvtx))
         target, cubin = target_named(meta.target), compiled.cubin
         if dev.capability[0] != target.sm // 10:
-            cubin = None                        # a cubin runs on its own generation only, the PTX on later ones too
+            cubin = None  # a cubin runs on its own generation only, the PTX on later ones too
         self.loaded = driver.LoadedKernel(dev, cubin or compiled.ptx.encode(), meta.name, meta.num_threads,
                                           meta.shared_bytes, meta.cluster, meta.pdl, target, meta.cooperative,
                                           meta.programs, meta.walks)
@@ -182,7 +182,7 @@ class DeviceEntry(Variants):
         elif type(stream) is not int:
             stream = driver.stream_handle(stream)
         self.loaded.launch(grid, stream, frame.address)
-        packer.free.append(frame)               # the driver has copied the parameters
+        packer.free.append(frame)  # the driver has copied the parameters
         if self.blocking:
             self.loaded.device.synchronize(stream)
 

@@ -39,9 +39,9 @@ class _Text:
                        and p.expr[0] == "arg"}
         self.space: dict[str, Any] = {"_divide": divide, "_bits": bits}
         self.guards: list[str] = []
-        self.tensors: dict[str, str] = {}             # torch tensor -> its guard
+        self.tensors: dict[str, str] = {}  # torch tensor -> its guard
         self.aligned: list[str] = []
-        self.addresses: dict[str, str] = {}           # array or descriptor -> local variable of its address
+        self.addresses: dict[str, str] = {}  # array or descriptor -> local variable of its address
         self.fetch: list[str] = []
         self.assign: list[str] = []
 
@@ -157,7 +157,7 @@ def _and(guards: list[str]) -> str:
 def _constant(text: _Text, n: str, x: Any) -> bool:
     """A guard for a constant. (A float that is 0 or no number has no comparison of its own.)"""
     if type(x) in (int, str) or type(x) is float and x and x == x:
-        c = text.name(x)                                # mostly the same object: a literal of the caller
+        c = text.name(x)  # mostly the same object: a literal of the caller
         text.guards.append(f"({n} is {c} or {n} == {c} and type({n}) is {text.name(type(x))})")
     elif type(x) in (list, dict, set):
         return False
@@ -199,7 +199,7 @@ def _address(text: _Text, n: str, fetch: str, align: bool, address: int) -> None
     if align and not address & 15:
         text.aligned.append(local)
     elif align:
-        text.aligned.append(f"(not {local} & 15)")        # True counts as 1
+        text.aligned.append(f"(not {local} & 15)")  # True counts as 1
 
 
 def _block(text: _Text, packer: Packer, onward: str) -> list[str] | None:
@@ -220,7 +220,7 @@ def _block(text: _Text, packer: Packer, onward: str) -> list[str] | None:
             facts, differ = f"_f_{m.base_arg}", "is not"
         else:
             if m.fill == "desc" or local not in text.aligned and type(text.arguments[m.base_arg]) is not DeviceArray:
-                return None                     # an address that TMA may refuse is looked at by the slow way
+                return None  # an address that TMA may refuse is looked at by the slow way
             shape, strides = (", ".join(map(text.expression, es)) for es in (m.shape, m.strides))
             facts, differ = f"_m{number}", "!="
             lines.append(f"{facts} = (({shape},), ({strides},), {m.fill!r})")

@@ -33,7 +33,7 @@ _EQUAL16 = re.compile(r"^\s*setp\.(?:eq|ne)\.[bsu]16\s+%\w+\s*,\s*(%\w+)\s*,\s*(
 _COPY = re.compile(r"^\s*mov\.[bfsu]32\s+(%\w+),\s*(%\w+);")
 _COPY16 = re.compile(r"^\s*mov\.b16\s+(%\w+),\s*(%\w+);")
 _WIDENED16 = re.compile(r"^\s*cvt\.[su]32\.[su]16\s+(%\w+),\s*(%\w+);")
-_HALVES_ALONE = ("shfl", "prmt", "mov", "cvt.u16", "cvt.s16")      # which never read what lies above 16 bits
+_HALVES_ALONE = ("shfl", "prmt", "mov", "cvt.u16", "cvt.s16")  # which never read what lies above 16 bits
 _FROM_REGISTERS = re.compile(r"wgmma\.mma_async\S*\s+\{[^}]*\},\s*\{([^}]*)\}")
 
 

@@ -80,12 +80,12 @@ class Packer:
                  encode: Encoder):
         self.params, self.encode = params, encode
         self.maps: dict[tuple, bytes] = {}
-        self.templates: dict[tuple, bytes | None] = {}   # None: maps of these facts differ in more than a word
-        self.agreed: set[int] = set()           # maps of which two differed in that word only
+        self.templates: dict[tuple, bytes | None] = {}  # None: maps of these facts differ in more than a word
+        self.agreed: set[int] = set()  # maps of which two differed in that word only
         self.scalars: list[Reader] = []
-        self.descs: list[tuple[int, Reader, Reader]] = []      # tensor map number, readers of its address and facts
+        self.descs: list[tuple[int, Reader, Reader]] = []  # tensor map number, readers of its address and facts
         self.map_params: list[TensorMapParam] = []
-        self.order: list[tuple[bool, int]] = []        # of each parameter: is it a map, and which
+        self.order: list[tuple[bool, int]] = []  # of each parameter: is it a map, and which
         codes = "<"
         for p in params:
             if isinstance(p, TensorMapParam):
@@ -162,7 +162,7 @@ class Packer:
 
     def place(self, frame: Frame, number: int, address: int, facts: Any) -> None:
         if address % 16:
-            self._encoded(number, address, facts)              # raises
+            self._encoded(number, address, facts)  # raises
         template = self.template(number, address, facts)
         found = self.tensor_map(number, address, facts)
         ctypes.memmove(frame.base + 128 * number, found, 128)
@@ -236,10 +236,10 @@ class Frame:
         self.memory = ctypes.create_string_buffer(64 + 128 * maps + 8 * scalars + 8 * max(1, count))
         start = ctypes.addressof(self.memory)
         self.base = -(-start // 64) * 64
-        self.scalars = self.base + 128 * maps - start           # offset of the scalars in `memory`
+        self.scalars = self.base + 128 * maps - start  # offset of the scalars in `memory`
         values = self.base + 128 * maps
         self.address = values + 8 * scalars
-        self.maps: list[Any] = [None] * maps           # the facts of the map that lies there, if it is a template
+        self.maps: list[Any] = [None] * maps  # the facts of the map that lies there, if it is a template
         self.words = memoryview(self.memory).cast("B")[self.base - start:][:values + 8 * scalars - self.base].cast("Q")
         pointers = (ctypes.c_uint64 * max(1, count)).from_address(self.address)
         for i, (is_map, n) in enumerate(packer.order):

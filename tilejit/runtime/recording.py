@@ -115,7 +115,7 @@ class _Unrepeatable(Exception):
 
 class _Arrays:
     def __init__(self) -> None:
-        self.known: dict[int, str] = {}             # address -> text
+        self.known: dict[int, str] = {}  # address -> text
         self.arrays: list[tuple[str, Any]] = []
 
     def add(self, text: str, address: int, x: Any) -> None:
@@ -168,7 +168,7 @@ def _made(events: list[tuple[str, Any]], result: Any, parameters: Sequence[str],
             launched, grid, flat = what
             lines += _launch(number, launched, grid, flat, arrays, space)
             number += 1
-        elif _memory(what) not in results:          # one array comes by as several objects
+        elif _memory(what) not in results:  # one array comes by as several objects
             lines += _allocate(count, what, kind == "zeros", device.index, space)
             arrays.add(f"_b{count}", what.data_ptr(), what)
             results[_memory(what)] = f"_o{count}"
@@ -241,7 +241,7 @@ def _launch(i: int, entry: DeviceEntry, grid: tuple[int, int, int], flat: tuple,
     scalars = [p for p in packer.params if not isinstance(p, TensorMapParam)]
     first = 16 * len(packer.map_params)
     numbers = [frame.words[first + n] for n, p in enumerate(scalars) if not isinstance(p, PointerParam)]
-    if None in sources.values() or any(x >= 2 ** 32 and arrays.source(x) for x in numbers):     # an address as a number
+    if None in sources.values() or any(x >= 2 ** 32 and arrays.source(x) for x in numbers):  # an address as a number
         raise _Unrepeatable("a launch reads an array that the call did not get or allocate by itself")
     contents, free = bytes(frame.words), [frame]
 

@@ -68,7 +68,7 @@ def _kind(kind: type) -> str:
     if issubclass(kind, tuple):
         return "nested"
     frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    if kind in _PLAIN or issubclass(kind, _PLAIN) or frozen or hasattr(kind, "launch_traced"):      # the last: kernels
+    if kind in _PLAIN or issubclass(kind, _PLAIN) or frozen or hasattr(kind, "launch_traced"):  # the last: kernels
         return "value"
     return "holder" if hasattr(kind, "arrays") else ""
 
@@ -180,7 +180,7 @@ class Calls(dict[tuple, Callable[..., Any]]):
         fetched = [*addresses, *(["_more"] if deep else [])]
         given = ", ".join([*params, *fetched])
         known = [*reads, f"_key = {''.join(f'{f}, ' for f in facts)}_overrides()", "_replay = _table.get(_key)"]
-        if deep:                                    # what hangs in tuples is looked at one by one
+        if deep:  # what hangs in tuples is looked at one by one
             known = ["try:", *(f"    {line}" for line in known), f"except (_Unknown, TypeError): return _fn({call})"]
         graded = f"_grad() and ({' or '.join(f'{p}.requires_grad' for p in tensors)})"
         space: dict[str, Any] = {}

@@ -45,7 +45,7 @@ Keyer = Callable[[Any], Hashable]
 WIDEST = 1 << 20
 
 
-# -- keys ---------------------------------------------------------------------------------------------------------
+# -- keys --
 class Keys(dict[type, Keyer]):
     """type of an argument -> function to its key; new types are looked up by `resolve`. `keys[type(x)](x)` is the key
     of x.
@@ -73,7 +73,7 @@ def constant_key(x: Any) -> Hashable:
     if isinstance(x, constexpr):
         return ConstantKeys()[type(x.value)](x.value)
     if isinstance(x, float):
-        return (type(x), float(x).hex())       # tells 0.0 from -0.0, and a NaN equals itself
+        return (type(x), float(x).hex())  # tells 0.0 from -0.0, and a NaN equals itself
     if isinstance(x, (tuple, list)):
         return (type(x), tuple(map(constant_key, x)))
     return (type(x), x)
@@ -174,7 +174,7 @@ def _array_key(x: Any, align: bool) -> Hashable:
     return (info.dtype.name, align and info.address % 16 == 0, info.device)
 
 
-# -- descriptions -------------------------------------------------------------------------------------------------
+# -- descriptions --
 def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | None = None,
                       typed: bool = False) -> Arg:
     """What the compiler is told of a run-time argument; `typed`: text may name a type (`_from_text`).

@@ -59,7 +59,7 @@ def _for_more(ptx: str, meta: KernelMetadata, cubin: bytes, most: Resources) -> 
         text = _with_room(ptx, programs + 1)
         try:
             again, needs = ptxas.assemble(text, meta.target)
-        except AssemblyError:                    # an instruction that needs more registers
+        except AssemblyError:  # an instruction that needs more registers
             return ptx, cubin, most, None
         if needs.spill_stores <= (FEW_BYTES if programs == 1 else 0) and needs.messages == most.messages:
             return text, again, needs, _record("fewer_registers", f"{programs + 1} programs share a multiprocessor",

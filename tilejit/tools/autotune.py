@@ -100,7 +100,7 @@ class Autotuner(Choices, Wrapper):
         return (knobs.overrides(), *[named[k] for k in self.keys if k in named],
                 *[x.dtype for x in named.values() if hasattr(x, "dtype")])
 
-    # -- torch's compiler (see `Choices`) -------------------------------------------------------------------------
+    # -- torch's compiler (see `Choices`) --
     def given_by(self, config: Config) -> dict[str, Any]:
         return config.given
 
@@ -110,7 +110,7 @@ class Autotuner(Choices, Wrapper):
     def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
         return dict(self.configs[0].given), (*self.zeroed, *self.restored)
 
-    # -- tuning -------------------------------------------------------------------------------------------------
+    # -- tuning --
     def tune(self, key: tuple, grid: Any, args: tuple, kwargs: dict[str, Any]) -> Config:
         """Measure what is worth measuring (or read it from disk) and remember the best for `key`."""
         configs, began = self.pruned(args, kwargs), time.perf_counter()

@@ -51,9 +51,9 @@ class Runner:
     def __init__(self, index: int):
         self.device = driver.device(index)
         self.device.activate()
-        self.memory: list[tuple[int, int, int]] = []       # address of an allocation, offset in it, bytes
-        self.saved: dict[int, int] = {}                     # array -> address of a copy of its first contents
-        self.places: list[int] = []                        # where each array lies in the file
+        self.memory: list[tuple[int, int, int]] = []  # address of an allocation, offset in it, bytes
+        self.saved: dict[int, int] = {}  # array -> address of a copy of its first contents
+        self.places: list[int] = []  # where each array lies in the file
         self.file: Any = None
         self.scratch = 0
 
@@ -150,7 +150,7 @@ class Runner:
             estimate = max(1e-3, statistics.median(probes))
             if task.best is not None and estimate > HOPELESS * task.best:
                 return estimate
-            step = estimate + 0.1 + 0.1 * len(task.restored)           # clearing L2 takes about 0.1 ms
+            step = estimate + 0.1 + 0.1 * len(task.restored)  # clearing L2 takes about 0.1 ms
             all_of(max(1, int(task.warmup / step)))
             return statistics.median(all_of(max(5, int(task.rep / step))))
         finally:

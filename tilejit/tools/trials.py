@@ -257,7 +257,7 @@ class Trials:
             raise NotApart("this system lacks memfd_create, or this Python its own program")
         self.bind, self.hooked, self.named, self.within, self.spend = bind, hooked, named, within, spend
         index, self.changed, self.outputs = bound.index(), bound.changed(), outputs
-        self.child = take(index)                              # starts while the arrays are read
+        self.child = take(index)  # starts while the arrays are read
         self.shared = Shared(bound.arrays.values(), index)
         self.best: float | None = None
         self.started = False

@@ -27,5 +27,5 @@ def filecheck_test(fn: Callable[..., Any]) -> Callable[[], None]:
     def built() -> None:
         run_filecheck_test(fn)
 
-    del built.__dict__["__wrapped__"]               # its arguments are no fixtures
+    del built.__dict__["__wrapped__"]  # its arguments are no fixtures
     return built

@@ -83,7 +83,7 @@ def int_to_float(a: int, src: int, dst: int, rnd: int, sat: bool) -> int:
         if x < 18446744073709551616.0:
             rest = a - (np.int64(x - 9223372036854775808.0) | (np.int64(1) << 63))
         else:
-            rest = a                      # 2^64 - x is below: negative as a signed number
+            rest = a  # 2^64 - x is below: negative as a signed number
     else:
         v = signed(a, w) if src >= k.S8 else low(a, w)
         x = np.float64(v)
@@ -131,11 +131,11 @@ def convert(a: int, b: int, src: int, dst: int, rnd: int, flags: int) -> int:
         return int_to_int(a, src, dst, sat)
     if source_int:
         return int_to_float(a, src, dst, rnd, sat)
-    if flags & k.FTZ and src == k.F32 and dst != k.F16:      # the hardware ignores .ftz towards f16
+    if flags & k.FTZ and src == k.F32 and dst != k.F16:  # the hardware ignores .ftz towards f16
         a = flush(a, src)
     if dst == k.TF32 and rnd == k.RNA:
         return nearest_tf32(a, satfinite)
-    if src == k.BF16 and dst == k.F32 and not sat:           # a shift: NaNs keep their payload
+    if src == k.BF16 and dst == k.F32 and not sat:  # a shift: NaNs keep their payload
         return low(a, 16) << 16
     x = decode(a, src)
     if target_int:

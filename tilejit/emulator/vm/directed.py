@@ -79,13 +79,13 @@ def fused(x: float, y: float, z: float, rnd: int) -> float:
     p, e = mx * my, ex + ey
     rest = fma64(mx, my, -p)
     d = ez - e
-    if d > 120:                                  # the product only says on which side of z the sum lies
+    if d > 120:  # the product only says on which side of z the sum lies
         return finish(mz, math.copysign(2.0**-100, p), ez, rnd)
     if d < -120:
         return finish(p, rest if rest != 0.0 else math.copysign(2.0**-110, z), e, rnd)
     c = math.ldexp(mz, d)
     s = fma64(mx, my, c)
-    if s == 0.0:                                 # scaled, nothing underflows: the sum is zero
+    if s == 0.0:  # scaled, nothing underflows: the sum is zero
         return zero_sum(p, c, rnd)
     u = p + c
     left, right = u - s, error_of_sum(p, c, u)

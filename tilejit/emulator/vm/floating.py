@@ -242,7 +242,7 @@ def general(sub: int, a: int, b: int, c: int, fmt: int, rnd: int, flags: int) ->
     if sub <= k.FSQRT:
         s, err = wide(sub, x, y, z)
         if rnd == k.APPROX and 2.0**126 < abs(y) < np.inf and s == s:
-            s, err = np.nan if math.isinf(x) else math.copysign(0.0, s), 0.0   # PTX ISA, div.approx
+            s, err = np.nan if math.isinf(x) else math.copysign(0.0, s), 0.0  # PTX ISA, div.approx
         if rnd >= k.APPROX:
             rnd = k.RN
         if s != s:

@@ -53,17 +53,17 @@ def permute(a: int, b: int, c: int, mode: int) -> int:
         n = c & 3
         if mode == 0:
             s = (c >> (4 * i)) & 15
-        elif mode == 1:                                  # f4e
+        elif mode == 1:  # f4e
             s = n + i
-        elif mode == 2:                                  # b4e
+        elif mode == 2:  # b4e
             s = (n - i) & 7
-        elif mode == 3:                                  # rc8
+        elif mode == 3:  # rc8
             s = n
-        elif mode == 4:                                  # ecl
+        elif mode == 4:  # ecl
             s = max(n, i)
-        elif mode == 5:                                  # ecr
+        elif mode == 5:  # ecr
             s = min(n, i)
-        else:                                            # rc16
+        else:  # rc16
             s = (2 * (n & 1)) + (i & 1)
         byte = (pool >> (8 * (s & 7))) & 255
         if mode == 0 and s & 8:

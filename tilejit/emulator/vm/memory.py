@@ -237,7 +237,7 @@ def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
                 return
             if record:
                 store64(record + 8 * lane, traced_address(st, space, address, host, warp))
-            if fmt == k.F32:                 # sums flush subnormals in global memory, not in shared memory
+            if fmt == k.F32:  # sums flush subnormals in global memory, not in shared memory
                 flags = np.int64(k.FTZ if in_global(space, address) else 0)
             if row[k.COUNT] == 0:
                 old = raw_load(host, size)
@@ -274,7 +274,7 @@ def matrix(st, row, regs, pool, warp: int, pc: int, mask: int, is_store: bool) -
     for i in range(count):
         reg = pool[row[k.POOL] + i] * 32
         for t in range(32):
-            if row[k.SUB]:                                   # .trans
+            if row[k.SUB]:  # .trans
                 lo = hosts[8 * i + 2 * (t % 4)] + 2 * (t // 4)
                 hi = hosts[8 * i + 2 * (t % 4) + 1] + 2 * (t // 4)
             else:

@@ -55,7 +55,7 @@ def sums(a, b, c, narrow: bool, form: int):
             for i in range(8):
                 y[i, n] = b[i, at]
         multiply(x, y, part, np.int64(WIDE), np.int64(TO_F32), out)
-        part, out = out, part                                # the last result is in part; out is overwritten below
+        part, out = out, part  # the last result is in part; out is overwritten below
     for i in range(16):
         for j in range(8):
             total = c[i, j] + part[i, j]
@@ -69,9 +69,9 @@ def warp_mma(row, regs, pool) -> None:
     A, B, C; 32 / b consecutive k share one, lane % 4 selects the chunk."""
     fa, fb, fd, depth = row[k.FMT], row[k.SUB], row[k.IMM], row[k.TARGET]
     bits = 16 if fa == k.F16 or fa == k.BF16 else (32 if fa == k.TF32 else (64 if fa == k.F64 else 8))
-    per = max(32 // bits, 1)                      # elements of one register
+    per = max(32 // bits, 1)  # elements of one register
     rows = 8 if row[k.RECONV] == 8 else 16
-    slabs = max(depth // (4 * per), 1)            # registers along k
+    slabs = max(depth // (4 * per), 1)  # registers along k
     nd = accumulators(row)
     na = rows // 8 * slabs
     d0 = row[k.POOL]

@@ -306,7 +306,7 @@ def run(st, warp, split):
             for lane in range(32):
                 if (m >> lane) & 1:
                     v = regs[row[k.A] * 32 + lane]
-                    if row[k.SUB]:                               # getctarank
+                    if row[k.SUB]:  # getctarank
                         regs[row[k.D] * 32 + lane] = (v >> k.RANK_SHIFT) & k.RANK_MASK
                     else:
                         kept = v & ~np.int64(k.RANK_MASK << k.RANK_SHIFT)
@@ -336,7 +336,7 @@ def run(st, warp, split):
             target = np.int64(pool[row[k.POOL] + index])
             if same == mask:
                 pc = target
-            else:                      # the other lanes come back to this instruction
+            else:  # the other lanes come back to this instruction
                 split = diverge(sp, split, same, target, mask & ~same, pc, row[k.RECONV])
                 pc, mask, reconv = sp[split, k.SP_PC], sp[split, k.SP_MASK], sp[split, k.SP_RECONV]
             continue

@@ -70,7 +70,7 @@ def multiply(a, b, c, fraction: int, form: int, out) -> None:
     rows, depth = a.shape
     columns = b.shape[0]
     right, size = np.empty((depth, columns)), np.empty((depth, columns))
-    odd = np.zeros(columns, np.bool_)                          # has an infinity or a NaN
+    odd = np.zeros(columns, np.bool_)  # has an infinity or a NaN
     for n in range(depth):
         for j in range(columns):
             right[n, j], size[n, j] = b[j, n], power(b[j, n])

@@ -19,16 +19,16 @@ def shuffle(row, regs, mask: int) -> None:
             b, c = regs[row[k.B] * 32 + lane] & 31, regs[row[k.C] * 32 + lane]
             segment, limit = (c >> 8) & 31, c & 31
             top = (lane & segment) | (limit & ~segment)
-            if row[k.SUB] == 0:                                  # up
+            if row[k.SUB] == 0:  # up
                 j = lane - b
                 ok = j >= top
-            elif row[k.SUB] == 1:                                # down
+            elif row[k.SUB] == 1:  # down
                 j = lane + b
                 ok = j <= top
-            elif row[k.SUB] == 2:                                # bfly
+            elif row[k.SUB] == 2:  # bfly
                 j = lane ^ b
                 ok = j <= top
-            else:                                                # idx
+            else:  # idx
                 j = (lane & segment) | (b & ~segment)
                 ok = j <= top
             regs[row[k.D] * 32 + lane] = low(source[j if ok else lane], 32)
@@ -71,7 +71,7 @@ def match(row, regs, mask: int) -> None:
                     out[lane] |= 1 << other
     for lane in range(32):
         if (mask >> lane) & 1:
-            if row[k.SUB]:                                       # all
+            if row[k.SUB]:  # all
                 same = out[lane] == mask
                 regs[row[k.D] * 32 + lane] = mask if same else 0
                 regs[row[k.E] * 32 + lane] = 1 if same else 0

@@ -158,7 +158,7 @@ def checked(o: Op) -> list[Type]:
     return [o.operands[0].type]
 
 
-# -- numpy meanings: (machine, op, *arrays) -> array; see ir/evaluate.py ---------------------------------
+# -- numpy meanings: (machine, op, *arrays) -> array; see ir/evaluate.py --
 
 
 def _elem(o: Op) -> DType:

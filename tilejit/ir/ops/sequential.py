@@ -44,7 +44,7 @@ same(scheduled.cluster_broadcast, last=3)
 same(scheduled.cluster_fold, last=4)
 
 
-# -- roles, barriers, tickets -----------------------------------------------------------------------------------------
+# -- roles, barriers, tickets --
 @scheduled.roles.meaning
 def _roles(m: Any, o: Op) -> None:
     crew, bodies = Crew(), []
@@ -127,7 +127,7 @@ def _async_arrive(m: Any, o: Op, barriers: Barriers, slot: Any) -> None:
     barriers.arrive(slot, 32 * m.role.warps)
 
 
-# -- buffers and copies -----------------------------------------------------------------------------------------------
+# -- buffers and copies --
 @scheduled.alloc.meaning
 def _alloc(m: Any, o: Op) -> list[Any]:
     return [Ring(o.attrs["name"], o.attrs["type"].shape, bool(o.attrs.get("private")))]
@@ -254,7 +254,7 @@ def _part(m: Any, o: Op, x: np.ndarray) -> np.ndarray:
     return np.take(x, range(start, start + shape_of(o.results[0].type)[axis]), axis)
 
 
-# -- products ---------------------------------------------------------------------------------------------------------
+# -- products --
 def _product(m: Any, o: Op, a: Any, b: Any, acc: np.ndarray) -> np.ndarray:
     a, b = _read(m, o, a), _read(m, o, b)
     ta, t_acc, at = o.operands[0].type, elem_of(o.operands[2].type), o.attrs.get("k", 0)
@@ -271,7 +271,7 @@ scheduled.dot_async.meaning(_product)
 scheduled.dot_mma.meaning(_product)
 
 
-# -- stores -----------------------------------------------------------------------------------------------------------
+# -- stores --
 @scheduled.tma_store.meaning
 def _tma_store(m: Any, o: Op, desc: Any, value: np.ndarray, ring: Ring, *offsets: Any) -> list[Any]:
     return _write(m, o, desc, value, offsets)

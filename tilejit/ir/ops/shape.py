@@ -30,7 +30,7 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 def _split_layout(layout: LinearLayout) -> LinearLayout | None:
     try:
         return layout.split()
-    except ValueError:                # the two halves are not in one thread
+    except ValueError:  # the two halves are not in one thread
         return None
 
 

@@ -40,7 +40,7 @@ def _miller(x: Term, n: int) -> tuple[Term, Term]:
     above, here, inverse = x * 0.0, x * 0.0 + 1e-30, 2.0 / x
     total, log_sum = x * 0.0, x * 0.0
     found = {}
-    for k in range(_ORDER, 0, -1):                      # here is J_k but for a factor
+    for k in range(_ORDER, 0, -1):  # here is J_k but for a factor
         if n == 0 and k % 2 == 0:
             total = total + here
             log_sum = log_sum + here * ((-1.0) ** (k // 2) / (k // 2))
@@ -81,7 +81,7 @@ def _both(x: Term, n: int) -> tuple[Term, Term]:
 
 def _order(x: Term, n: int, kind: int) -> Term:
     a = x.abs()
-    value = (a > 1e15).where(0.0, _both(a, n)[kind])    # the angle is lost there
+    value = (a > 1e15).where(0.0, _both(a, n)[kind])  # the angle is lost there
     if kind == 0:
         value = a.eq(0.0).where(1.0 - n, value)
         value = (x < 0.0).where(-value, value) if n else value
@@ -117,7 +117,7 @@ def yn(n: int, x: Term) -> Term:
     below, here = y0(x), y1(x)
     for k in range(1, n):
         below, here = here, here * (2.0 * k / x) - below
-    value = el.is_nan(here).where(float("-inf"), here)      # it has grown beyond all numbers
+    value = el.is_nan(here).where(float("-inf"), here)  # it has grown beyond all numbers
     return (x < 0.0).where(float("nan"), el.is_nan(x).where(x, value)) * sign
 
 
@@ -149,7 +149,7 @@ def _modified(x: Term, n: int) -> Term:
     coefficients = [1.0]
     for k in range(1, 24):
         coefficients.append(coefficients[-1] * -(4 * n * n - (2 * k - 1) ** 2) / (8 * k))
-    half = el.exp(h)                                    # e^x in two halves, of which none overflows
+    half = el.exp(h)  # e^x in two halves, of which none overflows
     far = half * (_sum(1.0 / a, coefficients) / (a * (2 * host.pi)).op("sqrt")) * half
     value = (a > 24.0).where(far, near)
     return (x < 0.0).where(-value, value) if n else value

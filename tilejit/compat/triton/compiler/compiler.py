@@ -46,7 +46,7 @@ class CompiledKernel:
         self.module: Any = compiled
         self.function: Any = compiled
         self.src = compiled.kernel
-        self.loaded = 0                         # the process that loaded it
+        self.loaded = 0  # the process that loaded it
 
     @cached_property
     def metadata(self) -> Metadata:

@@ -95,7 +95,7 @@ class Autotuner(Choices, KernelInterface):
         self.__name__, self.__doc__ = self.base_fn.__name__, self.base_fn.__doc__
         self._do_bench = do_bench or _bench_for(warmup, rep, use_cuda_graph)
 
-    # -- hooks --------------------------------------------------------------------------------------------------
+    # -- hooks --
     def _prepare(self, named: dict[str, Any], reset_only: bool = False) -> None:
         for name in self.reset_to_zero:
             if named[name] is not None:
@@ -106,7 +106,7 @@ class Autotuner(Choices, KernelInterface):
     def _restore(self, named: dict[str, Any], exception: Exception | None = None) -> None:
         self.saved.restore()
 
-    # -- torch's compiler (see tilejit/runtime/traced.py) -------------------------------------------------------
+    # -- torch's compiler (see tilejit/runtime/traced.py) --
     @property
     def kernel(self) -> Any:
         fn = self.fn
@@ -123,7 +123,7 @@ class Autotuner(Choices, KernelInterface):
     def sample(self) -> tuple[dict[str, Any], tuple[str, ...]]:
         return dict(self.configs[0].launched_with()), (*self.reset_to_zero, *self.restore_value)
 
-    # -- launching ----------------------------------------------------------------------------------------------
+    # -- launching --
     def run(self, *args: Any, **kwargs: Any) -> Any:
         if arrays.tracing() or arrays.stands_in(*args, *kwargs.values()):
             return self.traced(kwargs["grid"], args, {k: v for k, v in kwargs.items() if k not in ("grid", "warmup")})
@@ -150,7 +150,7 @@ class Autotuner(Choices, KernelInterface):
         self.nargs = None
         return made
 
-    # -- the search ---------------------------------------------------------------------------------------------
+    # -- the search --
     def _key(self, kwargs: dict[str, Any]) -> tuple:
         named = {k: v for k, v in {**(self.nargs or {}), **kwargs}.items() if k in self.arg_names}
         return (*[named[k] for k in self.keys if k in named],

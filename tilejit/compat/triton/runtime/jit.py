@@ -132,7 +132,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
                  noinline: bool | None = None, repr: Callable[..., str] | None = None,
                  launch_metadata: Callable[..., dict[str, Any]] | None = None):
         super().__init__(fn, bool(debug), _known(fn, do_not_specialize), _known(fn, do_not_specialize_on_alignment))
-        self.defaults["extern_libs"] = None             # part of a kernel's key, and no more: libdevice's are our own
+        self.defaults["extern_libs"] = None  # part of a kernel's key, and no more: libdevice's are our own
         self.source.readable = _readable
         self.version, self.debug, self.noinline, self._repr = version, debug, noinline, repr
         self.do_not_specialize, self.do_not_specialize_on_alignment = do_not_specialize, do_not_specialize_on_alignment
@@ -156,7 +156,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         return partial(self._run, grid, False)
 
-    # -- source -------------------------------------------------------------------------------------------------
+    # -- source --
     @property
     def src(self) -> str:
         return self.source.text
@@ -218,7 +218,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
     def add_pre_run_hook(self, hook: Callable[..., Any]) -> None:
         self.pre_run_hooks.append(hook)
 
-    # -- compiling and launching --------------------------------------------------------------------------------
+    # -- compiling and launching --
     def run(self, *args: Any, grid: Any, warmup: bool = False,  # type: ignore[override]
             **kwargs: Any) -> CompiledKernel | None:
         return self._run(grid, warmup, *args, **kwargs)
@@ -228,7 +228,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
 
     def _run(self, grid: Any, warmup: bool, /, *args: Any, **kwargs: Any) -> CompiledKernel | None:
         if arrays.tracing():
-            self.traced(grid, args, kwargs)         # torch's compiler follows this: an operator of the kernel
+            self.traced(grid, args, kwargs)  # torch's compiler follows this: an operator of the kernel
             return None
         for hook in self.pre_run_hooks:
             hook(*args, **kwargs)
