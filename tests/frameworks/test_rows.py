@@ -12,7 +12,6 @@ from tilejit import kernels  # noqa: E402
 from tilejit.errors import LaunchError  # noqa: E402
 from tilejit.kernels.rows.cross_entropy import cross_entropy_forward  # noqa: E402
 from tilejit.kernels.rows.linear_cross_entropy import linear_cross_entropy_forward  # noqa: E402
-from tilejit.kernels.rows.norms import layernorm_forward  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -41,10 +40,10 @@ CASES = {
                                lambda: [randn(33, 4).T]),
     "log_softmax": (kernels.log_softmax, lambda x: torch.log_softmax(x, -1), lambda x: (kernels.log_softmax, (x,)),
                     lambda: [randn(3, 9)]),
-    "layernorm": (kernels.layernorm, layernorm, lambda x, w, b: (layernorm_forward, (x, w, b)),
+    "layernorm": (kernels.layernorm, layernorm, lambda x, w, b: (kernels.layernorm, (x, w, b)),
                   lambda: [randn(3, 4, 33), randn(33), randn(33)]),
     "layernorm without weights": (kernels.layernorm, lambda x: F.layer_norm(x, x.shape[-1:]),
-                                  lambda x: (layernorm_forward, (x,)), lambda: [randn(4, 33)]),
+                                  lambda x: (kernels.layernorm, (x,)), lambda: [randn(4, 33)]),
     "rmsnorm": (lambda x, w: kernels.rmsnorm(x, w, 1e-6, 1.0), lambda x, w: F.rms_norm(x, x.shape[-1:], w + 1, 1e-6),
                 lambda x, w: (kernels.rmsnorm, (x, w, 1e-6, 1.0)), lambda: [randn(5, 40), randn(40)]),
     "rmsnorm of heads": (kernels.rmsnorm, lambda x, w: F.rms_norm(x, x.shape[-1:], None, 1e-6) * w,

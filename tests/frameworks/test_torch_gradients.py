@@ -61,8 +61,8 @@ def test_row_kernels_without_weights():
     agree(lambda x: kernels.layernorm(x, eps=1e-3), lambda x: F.layer_norm(x, (100,), None, None, 1e-3), [x], 2e-5)
 
 
-def test_rows_whose_statistics_are_kept():
-    """layernorm of rows that its gradient spreads over CTAs: their means and deviations are those of the forward pass."""
+def test_rows_over_ctas():
+    """layernorm of rows that its gradient spreads over CTAs."""
     agree(kernels.layernorm, layernorm64, leaves((2, 9000), (9000,), (9000,)), 2e-5)
 
 

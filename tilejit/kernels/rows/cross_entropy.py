@@ -319,4 +319,4 @@ def total_of(n: int, columns: int, out: Any, x: Any, over: Any = None, count: An
              weight: Any = None, ignore: int = 0) -> None:
     ctas = 1 if tilejit.chip() == "sm_80" else min(CTAS, max(1, tilejit.next_power_of_2(n // BLOCK + 1) // 2))
     total_kernel[(1,)](x, *((None, None) if count is None else (target, weight)), over, out, count, n, columns, ignore,
-                       BLOCK=BLOCK * ctas, num_warps=16, num_ctas=ctas)
+                       BLOCK=BLOCK * ctas, num_warps=16, num_ctas=ctas, launch_pdl=True)

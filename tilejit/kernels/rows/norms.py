@@ -1,18 +1,13 @@
 """Normalisation along rows: rmsnorm and layernorm, with a residual in and out, weights of a head or an offset."""
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, operator
 from tilejit.kernels.rows.matrices import Matrix, contiguous, launch_of, matrix, result, same
-from tilejit.kernels.rows.tiles import put, put_rows, row_sum, row_tile, wide, wide_type
-
-#: Elements of rows that a multiprocessor has at a time: wider ones are spread over CTAs, for which layernorm keeps
-#: statistics.
-CTA = 8192
+from tilejit.kernels.rows.tiles import put, row_sum, row_tile, wide, wide_type
 
 
 @tilejit.kernel
@@ -36,10 +31,9 @@ def affine(y, weight, bias, offset, at, inside):
 @tilejit.kernel
 def norm_kernel(x, weight, bias, out, columns, x_pitch, out_pitch, eps, CENTRED: tl.constexpr, BLOCK: tl.constexpr, n=0,
                 ROWS: tl.constexpr = 1, offset=None, residual=None, total=None, residual_pitch=0, total_pitch=0, per=0,
-                HEADS: tl.constexpr = 1, SPAN: tl.constexpr = 1, stats=None):
+                HEADS: tl.constexpr = 1, SPAN: tl.constexpr = 1):
     """One row a program, or ROWS of the n rows: x (plus the residual, which sum goes to `total`), less its mean if
-    CENTRED, over the root of its mean square. weight, bias, offset may be None; stats [2, n] gets means (if CENTRED)
-    and reciprocal deviations, unless it is None."""
+    CENTRED, over the root of its mean square. weight, bias, offset may be None."""
     row, cols, inside = row_tile(n, columns, BLOCK, ROWS)
     v = wide(tl.load(x + row * x_pitch + cols, inside, other=0.0))
     if residual is not None:
@@ -51,17 +45,14 @@ def norm_kernel(x, weight, bias, out, columns, x_pitch, out_pitch, eps, CENTRED:
         v = tl.where(inside, v - mean, 0.0)
     r = tl.rsqrt(row_sum(v * v, ROWS) / columns + eps)
     y = v * r
-    if stats is not None:
-        put_rows(stats, mean, row, n, ROWS)
-        put_rows(stats + n, r, row, n, ROWS)
     y = affine(y, weight, bias, offset, weight_at(row, cols, per, HEADS, SPAN), cols < columns)
     put(out + row * out_pitch + cols, y, inside)
 
 
 @tilejit.kernel
 def long_norm_kernel(x, weight, bias, out, columns, x_pitch, out_pitch, eps, CENTRED: tl.constexpr, BLOCK: tl.constexpr,
-                     n=0, offset=None, residual=None, total=None, residual_pitch=0, total_pitch=0, per=0,
-                     HEADS: tl.constexpr = 1, SPAN: tl.constexpr = 1, stats=None):
+                     offset=None, residual=None, total=None, residual_pitch=0, total_pitch=0, per=0,
+                     HEADS: tl.constexpr = 1, SPAN: tl.constexpr = 1):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     out += row * out_pitch
@@ -84,9 +75,6 @@ def long_norm_kernel(x, weight, bias, out, columns, x_pitch, out_pitch, eps, CEN
         v = tl.where(at < columns, wide(tl.load(x + at, at < columns, other=0.0)) - mean, 0.0)
         squares += v * v
     r = tl.rsqrt(tl.sum(squares, 0) / columns + eps)
-    if stats is not None:
-        put_rows(stats, mean, row, n, 1)
-        put_rows(stats + n, r, row, n, 1)
     for start in range(0, columns, BLOCK):
         at = start + cols
         y = (wide(tl.load(x + at, at < columns, other=0.0)) - mean) * r
@@ -104,25 +92,12 @@ def rmsnorm(out, x: Array, weight: Array | None = None, eps: float = 1e-6, offse
     launch_norm("rmsnorm", x, weight, bias, out, eps, offset, False)
 
 
-def _stats(x: Any) -> Any:
-    double = tilejit.array_info(x).dtype == tl.float64
-    return (x, (2, prod(x.shape[:-1])), tl.float64 if double else tl.float32) if x.shape[-1] > CTA else None
-
-
-@operator(out=lambda x: x, stats=_stats)
-def layernorm_forward(out, stats, x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5,
-                      offset: float = 0.0) -> None:
-    """(layernorm(x), the rows' means and reciprocal deviations [2, rows] of rows wider than CTA, else nothing)."""
-    launch_norm("layernorm", x, weight, bias, out, eps, offset, True, stats=stats)
-
-
-def layernorm(x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, offset: float = 0.0,
-              *, out: Array | None = None) -> Any:
+@operator(out=lambda x: x)
+def layernorm(out, x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5,
+              offset: float = 0.0) -> None:
     """(x - mean) / sqrt(var + eps) * (weight + offset) + bias along the last dimension of x [.., columns]; weight and
     bias as for `rmsnorm`."""
-    if out is None:
-        return layernorm_forward(x, weight, bias, eps, offset)[0]
-    return layernorm_forward(x, weight, bias, eps, offset, out=out)[0]
+    launch_norm("layernorm", x, weight, bias, out, eps, offset, True)
 
 
 @operator(out=lambda x: x, total=lambda residual: residual)
@@ -140,8 +115,7 @@ def add_layernorm(out, total, x: Array, residual: Array, weight: Array | None = 
 
 
 def launch_norm(what: str, x: Array, weight: Array | None, bias: Array | None, out: Array, eps: float, offset: float,
-                centred: bool, residual: Array | None = None, total: Array | None = None,
-                stats: Array | None = None) -> None:
+                centred: bool, residual: Array | None = None, total: Array | None = None) -> None:
     m, o = matrix(what, x), result(what, out)
     weight, bias, heads = weights(what, m, x, weight, bias)
     r = t = Matrix(None, 0, 0, 0)
@@ -153,9 +127,9 @@ def launch_norm(what: str, x: Array, weight: Array | None, bias: Array | None, o
     launch = launch_of(m, r) if residual is not None else launch_of(m)
     args = m.array, weight, bias, o.array, m.columns, m.pitch, o.pitch, float(eps)
     given = dict(CENTRED=centred, offset=offset or None, residual=r.array, total=t.array, residual_pitch=r.pitch,
-                 total_pitch=t.pitch, per=m.columns, HEADS=heads, n=m.n, stats=stats)
+                 total_pitch=t.pitch, per=m.columns, HEADS=heads)
     if launch.whole:
-        norm_kernel[launch.grid](*args, ROWS=launch.rows, **given, **launch.options)
+        norm_kernel[launch.grid](*args, n=m.n, ROWS=launch.rows, **given, **launch.options)
     else:
         long_norm_kernel[launch.grid](*args, **given, **launch.options)
 
