@@ -111,3 +111,22 @@ def test_a_size_may_be_true():
     with tilejit.knobs(target="emulator"):
         ones[(1,)](out, True)
     assert out[0] == 1
+
+
+@tilejit.kernel
+def annotated_before(out):
+    width: tl.constexpr
+    if (width := SEVEN) != 4:
+        tl.static_assert(isinstance(width.type, tl.constexpr_type))
+    count: tl.constexpr
+    count = 8
+    tl.store(out + tl.arange(0, count), tl.full((count,), width, tl.int8) + count)
+    tl.static_assert((tl.zeros((8,), tl.int8) + count).dtype == tl.int8)
+
+
+def test_names_annotated_before_they_have_a_value_are_constants():
+    """`x: tl.constexpr`, then x = .. or x := .., as in Triton 3.9."""
+    out = np.zeros(8, np.int8)
+    with tilejit.knobs(target="evaluator"):
+        annotated_before[(1,)](out)
+    assert (out == 15).all()

@@ -188,9 +188,14 @@ class Expressions(Loops):
 
     # -- strings, names bound in expressions, comprehensions --
     def expr_NamedExpr(self, node: ast.NamedExpr) -> Any:
-        value = held(self.expr(node.value))
+        value = self.held(node.target, self.expr(node.value))
         self.assign(node.target, value)
         return value
+
+    def held(self, target: ast.expr, value: Any) -> Any:
+        """What a variable holds of a value: a number's type, unless its name is annotated as tl.constexpr."""
+        constant = isinstance(target, ast.Name) and target.id in self.constants
+        return unwrap(value) if constant else held(value)
 
     def expr_JoinedStr(self, node: ast.JoinedStr) -> str:
         return "".join(str(unwrap(self.expr(v))) for v in node.values)

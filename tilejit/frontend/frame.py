@@ -21,6 +21,7 @@ class Frame:
                  stack: tuple[KernelSource, ...] = ()):
         self.source, self.b, self.env, self.call_site = source, b, env, call_site
         self.stack = (*stack, source)
+        self.constants: set[str] = set()  # names annotated as tl.constexpr before they have a value
         self.loop_depth = 0
         self.opened: dict[int, Opened] = {}  # of each loop, by its node
         self.returned = False  # whether an iteration of the innermost loop may return

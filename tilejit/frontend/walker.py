@@ -72,12 +72,14 @@ class Walker(Calls):
         return Exit()
 
     def stmt_Assign(self, node: ast.Assign) -> None:
-        value = held(self.expr(node.value))
+        value = self.expr(node.value)
         for target in node.targets:
-            self.assign(target, value)
+            self.assign(target, self.held(target, value))
 
     def stmt_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is None:
+            if isinstance(node.target, ast.Name) and self._is_constexpr(node.annotation):
+                self.constants.add(node.target.id)
             return
         value = self.expr(node.value)
         if self._is_constexpr(node.annotation):  # a hint, as in Triton: a run-time value stays one

@@ -1,15 +1,5 @@
-"""Loads of contiguous rows become `row_load`, one bulk copy from a scalar address: in pipelined loops, and of rows so
-wide that they stay in shared memory until all that needs them has read them (`schedule/strips.py`).
-
-A tile of one dimension whose addresses count up from a multiple of 16 bytes is a row. Its mask may bound it (`i < n`, n
-and the first i known to be multiples of 16 bytes), which becomes its limit, or switch it off. A row that stays in
-shared memory may begin and end anywhere.
-
-    %i = add splat(%m), arange {start=0, end=128}
-    %s = load (ptr_add splat(%p), %i), (cmp %i, splat(%n) {pred="lt"})
-                                   ->
-    %s = row_load (ptr_add %p, %m), (min(max(%n - %m, 0), 128)) {size=128}
-"""
+"""Loads of contiguous rows become `row_load`, one bulk copy: in pipelined loops, and of rows that stay in shared
+memory."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,12 +1,5 @@
 """Registers that stay: the next contents of a carried register are computed in it where nothing reads the present ones
-any more, and what a branch hands on as it was stays where it is.
-
-    %f9 = mul %f1, %f2                %f9 = mul %f1, %f2
-    %f8 = mma ..., %f9         ->     %f1 = mma ..., %f9
-    %f1 = mov %f8
-
-The assembler does so itself, but not with registers that tensor cores take four in a row.
-"""
+any more, and what a branch hands on as it was stays where it is."""
 from __future__ import annotations
 
 import re

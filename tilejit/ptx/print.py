@@ -1,9 +1,5 @@
 """device_print and device_assert: calls of the driver's vprintf and __assertfail (CUDA C++ Programming Guide,
-"Formatted Output" and "Assertion").
-
-The first thread that holds an element prints it. vprintf takes the generic addresses of a C format and of its values,
-laid out as a C struct.
-"""
+"Formatted Output" and "Assertion")."""
 from __future__ import annotations
 
 import json

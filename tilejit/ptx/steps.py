@@ -1,9 +1,5 @@
 """Which registers of a tile of integers or pointers differ by what is the same in all threads: a number, and multiples
-of 64-bit scalars (of the pitch of rows).
-
-They are written as sums of one of them: the assembler puts a number into the access that uses it; a multiple is an
-addition in place of a 64-bit multiplication. Integers are taken not to wrap around.
-"""
+of 64-bit scalars (of the pitch of rows)."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
