@@ -25,9 +25,10 @@ LEAST, EVEN = 512, (4096, 16384)
 #: that consist of vectors; of those with weights that programs walk over, from two warps on (docs/scheduling.md).
 ANYWHERE = (40, 40, 40, 40, 40, 64, 128), (40,)
 IN_VECTORS = (40, 40, 40, 40, 40, 64, 128), (40, 40, 40, 40, 40, 40)
-WALKS = {1: (40, -40, 40, 40, 40, 56), 2: (-40, 40, 40, 40, 40, 56)}
-#: Warps of a CTA, twice as many where MANY have FEW elements a thread; how many of the numbers above are of one CTA.
-PER, MANY, FEW, ALONE = 4, 32, 56, 3
+WALKS = {1: (40, -40, 40, 40, 40, 40, 32), 2: (-40, 40, 40, 40, 40, 56)}
+#: Warps of a CTA, twice as many where MANY (or, if they do not walk, more) have FEW elements a thread; how many of the
+#: numbers above are of one CTA, and of walks with 32-bit weights.
+PER, MANY, FEW, ALONE, WIDE = 4, 32, 56, 3, 5
 
 Limits = tuple[int, ...]
 
@@ -90,7 +91,8 @@ def move_odd_rows(fn: Function) -> Function:
     found = form(high, row.unit, row.ahead, row.limits) if 0 < high <= row.size else None
     if found is not None:
         warps, size = found
-        per = min(warps, 2 * PER if warps >= MANY and size <= 32 * warps * FEW else PER)
+        twice = warps >= MANY and size <= 32 * warps * FEW and not (row.walks and warps > MANY)
+        per = min(warps, 2 * PER if twice else PER)
         fn.attrs["num_warps"], fn.attrs["num_ctas"] = per, warps // per
         turn = 32 * warps * row.unit
         whole = max(0, (low - row.unit) // turn * turn)
@@ -206,7 +208,7 @@ class Row:
             elem_of(self.first.result.type).bits == 16
         forms = dict(enumerate(ANYWHERE if not even else IN_VECTORS if weights else IN_VECTORS[:1]))
         if self.walks:
-            few = -1 if any(elem_of(op.result.type).bits == 32 for op in others) else None
+            few = WIDE if any(elem_of(op.result.type).bits == 32 for op in others) else None
             forms[len(others)] = WALKS[len(others)][:few]
         clusters = target_of(self.fn).hopper and not self.fn.attrs.get("launch_cooperative_grid")
         self.limits, self.ahead = forms.get(len(others), ())[:None if clusters else ALONE], 0 if even else self.unit - 1
