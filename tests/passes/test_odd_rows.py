@@ -252,3 +252,26 @@ def test_lengths_are_compiled_for_as_they_come():
             close(out, e / e.sum(1, keepdims=True), np.float16)
     spans = {b for e in softmax.entries.values() for b, made in e.lengths.items() if made.entry is not None}
     assert {span(n, 1024, 8, 7, ANYWHERE[0]) for n in (1001, 777, 601)} <= spans
+
+
+@pytest.mark.parametrize("columns, gap, biased, ctas", [(4096, 0, True, 1), (6000, 16, False, 2), (10240, 0, True, 2)])
+def test_walks_over_rows_of_vectors(monkeypatch, columns, gap, biased, ctas):
+    """Rows without ends of their own; at the widths that walk, the emulator would take minutes."""
+    odd_rows = sys.modules["tilejit.passes.odd_rows"]
+    for name, value in (("EVEN", (4096,) * 3), ("VECTOR_WALKS", {1: (40,) * 8, 2: (40,) * 8}), ("WALKERS", 2)):
+        monkeypatch.setattr(odd_rows, name, value)
+    made = norms(columns, BF16, 0, gap, BF16, 0, biased, 5)
+    assert made.metadata.walks == 1 and made.metadata.num_ctas == ctas
+    assert "ends" not in str(made.ir) and str(made.ir).count("= row_read") == 3 + biased
+
+
+def test_what_walks_of_wide_rows():
+    """Rows of 262144 elements that consist of vectors, and their weights, if those have 16 bits, too."""
+    def walks(n, weight, biased):
+        p = ("*bf16:16", weight, weight if biased else None, "*bf16:16", "int32:16", "int32:16")
+        made = weighted.compile(*p, BLOCK=n)
+        between = made.metadata.spanned and span(n, *made.metadata.spanned[1:])
+        return of_length(made, between).metadata.walks if between else 0
+
+    assert [walks(n, "*bf16:16", biased) for n in (131072, 262144) for biased in (False, True)] == [0, 0, 1, 1]
+    assert not walks(262144, "*fp32:16", False)

@@ -18,17 +18,19 @@ from tilejit.passes.rows import UNIT, Firsts
 from tilejit.passes.rules import const_of
 
 #: Elements of a row's tile at least: of rows that begin anywhere (fewer are merged, or few); of those that consist of
-#: vectors, alone, or with another one or a weight.
-LEAST, EVEN = 512, (4096, 16384)
+#: vectors, alone, with another one or a weight, with two weights.
+LEAST, EVEN = 512, (4096, 16384, 262144)
 #: Elements of a thread at most, of 1, 2, 4, .. warps (negative: such rows are left to shared memory), by how many other
 #: rows and weights there are: of rows that begin anywhere, out of whose vectors others are shifted; of rows and weights
 #: that consist of vectors; of those with weights that programs walk over, from two warps on (docs/scheduling.md).
 ANYWHERE = (40, 40, 40, 40, 40, 64, 128), (40,)
 IN_VECTORS = (40, 40, 40, 40, 40, 64, 128), (40, 40, 40, 40, 40, 40)
 WALKS = {1: (40, -40, 40, 40, 40, 40, 32), 2: (-40, 40, 40, 40, 40, 56)}
+#: The same of rows that consist of vectors; from how many warps on programs walk over those.
+VECTOR_WALKS, WALKERS = {1: (40, 40, 40, 40, 40, 40, -64, 64), 2: (*(-64,) * 7, 64)}, 128
 #: Warps of a CTA, twice as many where MANY (or, if they do not walk, more) have FEW elements a thread; how many of the
-#: numbers above are of one CTA, and of walks with 32-bit weights.
-PER, MANY, FEW, ALONE, WIDE = 4, 32, 56, 3, 5
+#: numbers above are of one CTA, and of walks with 32-bit weights; CTAs of a cluster at most.
+PER, MANY, FEW, ALONE, WIDE, CTAS = 4, 32, 56, 3, 5, 16
 
 Limits = tuple[int, ...]
 
@@ -92,11 +94,11 @@ def move_odd_rows(fn: Function) -> Function:
     if found is not None:
         warps, size = found
         twice = warps >= MANY and size <= 32 * warps * FEW and not (row.walks and warps > MANY)
-        per = min(warps, 2 * PER if twice else PER)
+        per = max(min(warps, 2 * PER if twice else PER), warps // CTAS)
         fn.attrs["num_warps"], fn.attrs["num_ctas"] = per, warps // per
         turn = 32 * warps * row.unit
         whole = max(0, (low - row.unit) // turn * turn)
-        if row.walks and warps > 1:
+        if row.walks and warps >= (2 if row.ahead else WALKERS):
             write_walk(row, size, whole)
         else:
             row.write(size, whole)
@@ -204,12 +206,12 @@ class Row:
         self.varies, self.facts = varying(self.fn), analyse(self.fn)
         self.unit = UNIT // elem_of(self.first.result.type).bytes  # type: ignore[union-attr]
         even, weights = self._in_vectors(self.first), all(op.operands[0] not in self.varies for op in others)
-        self.walks = not even and weights and len(others) in WALKS and self._linear(self.first.operands[0]) and \
-            elem_of(self.first.result.type).bits == 16
+        walks, wide = VECTOR_WALKS if even else WALKS, any(elem_of(op.result.type).bits == 32 for op in others)
+        self.walks = weights and len(others) in walks and self._linear(self.first.operands[0]) and \
+            elem_of(self.first.result.type).bits == 16 and not (even and wide)
         forms = dict(enumerate(ANYWHERE if not even else IN_VECTORS if weights else IN_VECTORS[:1]))
         if self.walks:
-            few = WIDE if any(elem_of(op.result.type).bits == 32 for op in others) else None
-            forms[len(others)] = WALKS[len(others)][:few]
+            forms[len(others)] = walks[len(others)][:WIDE if wide else None]
         clusters = target_of(self.fn).hopper and not self.fn.attrs.get("launch_cooperative_grid")
         self.limits, self.ahead = forms.get(len(others), ())[:None if clusters else ALONE], 0 if even else self.unit - 1
         return bool(self.limits) and all(self.facts[op.operands[0]].contiguity[0] >= self.size for op in accesses) and \

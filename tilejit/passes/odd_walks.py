@@ -43,22 +43,26 @@ class _Walk:
         start = address(program, b)
         self.shift, self.end = row.ends_of(b, start)
         self.back = b("sub", b.const(0, int32), self.shift)
-        self._find_ends()
+        if row.ahead:
+            self._find_ends()
         now = self._read(first, start, b)
         for op in rest:
             if is_row(op) and op.name == "load" and op is not first:
                 begins = Firsts(b).of(op.operands[0])
                 assert begins is not None
-                self.main[op.result], self.ends[op.result] = self._read(op, begins, b)
-        region = Block([int32, *(v.type for v in now)], ["program", first.result.name or "row", "ends"])
-        at, self.main[first.result], self.ends[first.result] = region.args
+                self._put(op.result, self._read(op, begins, b))
+        names = ["program", first.result.name or "row", "ends"]
+        region = Block([int32, *(v.type for v in now)], names[:1 + len(now)])
+        at, *args = region.args
+        self._put(first.result, args)
         self.main.update(dict.fromkeys(self.ids, at))
         loop = Builder(region, loc=first.loc)
         after = loop("add", at, step)
         later = self._read(first, address(after, loop), loop, loop("cmp", after, total, pred="lt"))
         mask = loop("row_inside", self.shift, self.end, vectors=self.unit, **self.sizes)
         self.main.update(dict.fromkeys(row.inside, mask))
-        self.ends.update(dict.fromkeys(row.inside, self.inside))
+        if row.ahead:
+            self.ends.update(dict.fromkeys(row.inside, self.inside))
         for op in rest:
             loop.loc = op.loc
             if not (is_row(op) and op.name == "load") and not any(v in self.main for v in op.results):
@@ -66,7 +70,12 @@ class _Walk:
         loop.op("yield", *later)
         b.op("for", program, total, step, *now, regions=[region])
         b.insert(self.old[-1])
-        row.fn.attrs["walks"] = self.unit
+        row.fn.attrs["walks"] = self.unit if row.ahead else 1
+
+    def _put(self, v: Value, row: list[Value]) -> None:
+        """Row: its tile, and that of its ends if it has any."""
+        self.main[v] = row[0]
+        self.ends.update(zip([v], row[1:]))
 
     def _once(self, op: Op) -> bool:
         """Put a scalar that no program differs in ahead of the walk."""
@@ -114,15 +123,17 @@ class _Walk:
     def _spread(self, v: Value, b: Builder) -> Value:
         return b("splat", v, shape=(2 * self.unit,))
 
-    def _read(self, op: Op, begins: Value, b: Builder, live: Value | None = None) -> tuple[Value, Value]:
-        """A row that begins there, and its ends; where it is not `live`, anything."""
+    def _read(self, op: Op, begins: Value, b: Builder, live: Value | None = None) -> list[Value]:
+        """A row that begins there, and its ends if it has any; where it is not `live`, anything."""
         attrs = self.row.attrs(op) | self.sizes | ({"vectors": self.unit} if op is self.first else {})
         given = [] if live is None else [live]
         main = b("row_read", b("ptr_add", begins, self.back), self.shift, self.end, *given, **attrs)
+        if not self.row.ahead:
+            return [main]
         inside = self.inside if live is None else b("and", self.inside, self._spread(live, b))
         other = [] if "fill" not in attrs else [b.const(attrs["fill"], Tile((2 * self.unit,), elem_of(main.type)))]
         pointers = b("ptr_add", self._spread(begins, b), self.places)
-        return main, b("load", pointers, inside, *other, **{k: attrs[k] for k in ("cache", "evict") if k in attrs})
+        return [main, b("load", pointers, inside, *other, **{k: attrs[k] for k in ("cache", "evict") if k in attrs})]
 
     def _again(self, op: Op, loop: Builder) -> None:
         """An op in the walk."""
@@ -131,12 +142,15 @@ class _Walk:
         if is_row(op):
             self._store(op, loop)
         elif op.name == "reduce":
-            both = [self._copy(op, 0, env, loop) for env in (self.main, self.main | self.ends)]
-            fold = op.regions[0].ops[0]
-            self.main[op.result] = loop(fold.name, *both, **fold.attrs)
+            found = self._copy(op, 0, self.main, loop)
+            if self.row.ahead:
+                fold = op.regions[0].ops[0]
+                found = loop(fold.name, found, self._copy(op, 0, self.main | self.ends, loop), **fold.attrs)
+            self.main[op.result] = found
         elif any(isinstance(v.type, Tile) for v in op.results):
             self.main[op.result] = self._copy(op, self.sizes["size"], self.main, loop)
-            self.ends[op.result] = self._copy(op, 2 * self.unit, self.main | self.ends, loop)
+            if self.row.ahead:
+                self.ends[op.result] = self._copy(op, 2 * self.unit, self.main | self.ends, loop)
         else:
             loop.insert(clone_op(op, self.main))
 
@@ -159,5 +173,6 @@ class _Walk:
         start, attrs = env.get(begins, begins), self.row.attrs(op)
         loop.op("row_write", loop("ptr_add", start, self.back), self.main[op.operands[1]], self.shift, self.end,
                 vectors=self.unit, whole=self.sizes["whole"], **attrs)
-        pointers = loop("ptr_add", self._spread(start, loop), self.places)
-        loop.op("store", pointers, self.ends[op.operands[1]], self.inside, **attrs)
+        if self.row.ahead:
+            pointers = loop("ptr_add", self._spread(start, loop), self.places)
+            loop.op("store", pointers, self.ends[op.operands[1]], self.inside, **attrs)
