@@ -64,9 +64,10 @@ def test_against_float64(target: str, shape: tuple) -> None:
     assert (out.astype(F32)[~some.transpose(0, 2, 1)] == 0).all()
 
 
-@pytest.mark.parametrize("tiles, causal", [((192, 112), True), ((192, 96), False), ((128, 80), True), ((64, 16), False)])
+@pytest.mark.parametrize("tiles, causal", [((192, 112), True), ((192, 96), False), ((128, 80), True), ((64, 16), False),
+                                           ((256, 64), False)])
 def test_blocks_of_other_sizes(tiles: tuple[int, int], causal: bool) -> None:
-    """Three warpgroups of 192 queries, blocks of keys that are no power of two."""
+    """Three warpgroups of 192 queries, four of 256, blocks of keys that are no power of two."""
     q, k, v = inputs(1, 200, 250, 1, 1, 64, 64)
     with tilejit.knobs(target="emulator"):
         out = kernels.attention(q, k, v, causal=causal, tiles=tiles)

@@ -16,7 +16,7 @@ from tilejit.kernels import attention, attention_blocks
 from tilejit.kernels.attention import function
 from tilejit.kernels.attention.cases import Case, Extras
 from tilejit.kernels.attention.decode import decode, parts_of
-from tilejit.kernels.attention.forward import keys_of_tile
+from tilejit.kernels.attention.forward import _tiles, keys_of_tile
 from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kernel
 from tilejit.kernels.attention.scores import Options
 from tilejit.testing import rel_error
@@ -190,6 +190,17 @@ def test_keys_of_a_block() -> None:
     assert keys(4096, 128, 1, True) == 192 and keys(1024, 128, 1) == keys(1024, 128, 1, True) == 128
     assert keys(4096, 128, 1, plain=False) == 160 and keys(4096, 128, 1, most=112) == 96 and keys(4096, 192, 1, most=112) == 64
     assert [keys(4096, d, 2) for d in (64, 128, 192, 256)] == [128, 128, 64, 80] and keys(512, 256, 2) == 64
+
+
+def test_queries_of_a_block() -> None:
+    """Narrow heads: three warpgroups, or four where that pads less."""
+    q = tilejit.array_info(random(1, 1, 1, 64))
+
+    def tiles(n: int, causal: bool = False) -> tuple[int, int]:
+        return _tiles(q, n, n, 64, 64, causal, True, True, 256)
+
+    assert tiles(512) == tiles(1024) == (256, 64) and tiles(768) == tiles(4096) == tiles(4096, True) == (192, 128)
+    assert tiles(512, True) == tiles(256) == (128, 128) and tiles(1000) == (192, 128)
 
 
 def test_fp8_in_the_emulator() -> None:

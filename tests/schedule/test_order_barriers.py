@@ -49,6 +49,29 @@ def test_loops_that_do_not_ask_have_none():
         assert str(order(fn)) == before
 
 
+FOLD = ("%m = reduce %xs {axis=1} : fp32[64] {(%a0: fp32, %b0: fp32)", "  %c0 = maximum %a0, %b0 {nan=false} : fp32", "  yield %c0", "}")
+LINES = ("issue x %0", "issue y %1", "%xs = dot_wait %x", *FOLD, "%u = exp2 %xs", "%ys = dot_wait %y", "%v = mul %u, %ys")
+
+
+@pytest.mark.parametrize("when, want", [
+    (True, ["dot_async", "dot_async", "order_arrive", "dot_wait", "reduce", "exp2", "dot_wait"]),
+    ("scores", ["dot_async", "dot_async", "dot_wait", "reduce", "order_arrive", "exp2", "dot_wait"]),
+    ("products", ["dot_async", "dot_async", "dot_wait", "reduce", "dot_wait", "order_arrive", "exp2"])])
+def test_when_a_turn_goes_on(when, want):
+    fn = sink_waits(parse_function(loop(*LINES)))
+    fn.attrs["ping_pong"] = when
+    verify(order(fn))
+    body = next(op for op in walk(fn.body) if op.name == "for").regions[0]
+    assert [op.name for op in body.ops if op.name in (*NAMES, "reduce")] == ["order_wait", *want]
+    assert [op.attrs.get("stays", False) for op in body.ops if op.name == "order_arrive"] == [when is not True]
+
+
+def test_other_times_are_refused():
+    _, args, constants = arguments(256, num_warps=8, bm=128, ping_pong="sums")
+    with pytest.raises(tilejit.CompilationError, match="ping_pong='sums' is not legal"):
+        attend.compile(*args, **constants)
+
+
 @pytest.mark.parametrize("line, message", [("order_arrive", "order_wait without an order_arrive in the same block"),
                                            ("order_wait", "order_arrive without an order_wait")])
 def test_an_order_that_only_some_have_is_refused(line, message):
@@ -59,7 +82,10 @@ def test_an_order_that_only_some_have_is_refused(line, message):
         verify(parse_function("\n".join(lines)))
 
 
-CASES = {"two warpgroups": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8},
+CASES = {"scores": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8, "ping_pong": "scores"},
+         "products": {"length": 384, "bm": 192, "bn": 64, "num_warps": 12, "ping_pong": "products"},
+         "scores, two loops": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8, "causal": True, "ping_pong": "scores"},
+         "two warpgroups": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8},
          "three": {"length": 384, "bm": 192, "bn": 64, "num_warps": 12},
          "two loops": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8, "causal": True},
          "drained": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8, "products_ahead": False}}
@@ -68,15 +94,15 @@ CASES = {"two warpgroups": {"length": 256, "bm": 128, "bn": 64, "num_warps": 8},
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("case", CASES)
 def test_attention_ping_pong(case, target):
-    options = CASES[case]
-    grid, args, constants = arguments(**options, ping_pong=True)
+    options = {"ping_pong": True, **CASES[case]}
+    grid, args, constants = arguments(**options)
     with tilejit.knobs(target=target):
         k = attend[grid](*args, **constants)
     want = reference(args, 1, options.get("causal", False))
     assert rel_error(args[3].base.astype(np.float64), want) < 4e-3
     if target == "emulator":
         groups = options["num_warps"] // 4
-        assert k.report().count(f"{groups} warpgroups issue its products one after the other (ping-pong)") == (1 if case != "two loops" else 2)
+        assert k.report().count(f"{groups} warpgroups issue its products one after the other (ping-pong)") == 1 + options.get("causal", False)
         assert f"bar.arrive {16 - groups}, 256;" in k.ptx and (k.resources is None or k.resources.clean)
 
 

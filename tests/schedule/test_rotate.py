@@ -188,7 +188,8 @@ CASES = {
     "full": {"length": 192, "bn": 64}, "one block": {"length": 64}, "causal": {"length": 192, "causal": True, "heads": 2},
     "fp16": {"length": 128, "dtype": np.float16}, "128 wide": {"length": 256, "d": 128, "bm": 128, "bn": 128, "num_warps": 8},
     "causal, two blocks on the diagonal": {"length": 256, "bm": 128, "bn": 64, "causal": True, "num_warps": 8},
-    "one warpgroup": {"length": 128, "bn": 32, "num_warps": 4}}
+    "one warpgroup": {"length": 128, "bn": 32, "num_warps": 4},
+    "four warpgroups": {"length": 256, "bm": 256, "bn": 64, "num_warps": 16, "products_ahead": True}}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -29,13 +29,16 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
         raise CompilationError(f"num_ctas={attrs['num_ctas']!r} is not legal: use 1, 2, 4, 8 or 16", loc)
     if attrs.get("store_stages", 1) not in (1, 2, 4, 8):
         raise CompilationError(f"store_stages={attrs['store_stages']!r} is not legal: use 1, 2, 4 or 8", loc)
-    for name in ("warp_specialize", "store_role", "products_ahead", "ping_pong", "enable_fp_fusion", "split_masks",
+    for name in ("warp_specialize", "store_role", "products_ahead", "enable_fp_fusion", "split_masks",
                  "enable_reflect_ftz", "check_signs", "odd_rows", "pointer_tma", "launch_cooperative_grid",
                  "sanitize_overflow"):
         if not isinstance(attrs.get(name, True), bool):
             raise CompilationError(f"{name}={attrs[name]!r} is not legal: use True or False", loc)
     if attrs.get("launch_pdl", "auto") not in (True, False, "auto"):
         raise CompilationError(f'launch_pdl={attrs["launch_pdl"]!r} is not legal: use True, False or "auto"', loc)
+    if attrs.get("ping_pong", True) not in (True, False, "scores", "products"):
+        raise CompilationError(f'ping_pong={attrs["ping_pong"]!r} is not legal: use True, False, "scores" or '
+                               '"products"', loc)
     target = check_target(attrs, loc)
     if attrs.get("cluster_split", "M") not in ("M", "N", "K"):
         raise CompilationError(f"cluster_split={attrs['cluster_split']!r} is not legal: the CTAs of a cluster divide "

@@ -168,7 +168,7 @@ def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
 def _problem(fn: Function, loop: Op) -> str:
     body = loop.regions[0]
     if not target_of(fn).hopper or fn.attrs.get("warp_specialize") is False or "inline" in fn.attrs or \
-            loop.attrs.get("warp_specialize") is False or fn.attrs["num_warps"] not in (4, 8, 12):
+            loop.attrs.get("warp_specialize") is False or fn.attrs["num_warps"] not in (4, 8, 12, 16):
         return "no role of its own loads"
     for dot in _dots(loop):
         if "unit" in dot.attrs:

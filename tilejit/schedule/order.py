@@ -2,7 +2,8 @@
 
 While one warpgroup's products run, the others do what is between products (FlashAttention-3, arXiv 2407.08608, section
 3.1). Asked for (`ping_pong`), never chosen: warpgroups of a loop in two stages fall into step by themselves. Products
-that are issued with no wait between them go together.
+that are issued with no wait between them go together, and the turn goes on behind them (True), behind what folds the
+sums of the first one ("scores"), or when all of them are done, which are waited for there then ("products").
 
     %p = dot_async %q, %k, %s                  order_wait {groups=2}
     %o = dot_async %w, %v, %a                  %p = dot_async %q, %k, %s
@@ -12,16 +13,19 @@ that are issued with no wait between them go together.
 """
 from __future__ import annotations
 
+from itertools import takewhile
+
 from tilejit.ir import Block, Builder, Function, Op, beside, listed
 
 
 def order(fn: Function) -> Function:
+    when = fn.attrs.get("ping_pong", True)
     roles = [op for op in fn.body.ops if op.name == "roles"]
     for block in [region for op in roles for region in op.regions] or [fn.body]:
         most = 0
         for loop in listed(block):
             groups = loop.attrs.get("ping_pong", 0) if loop.name == "for" else 0
-            if groups > 1 and _deal(loop.regions[0], groups):
+            if groups > 1 and _deal(loop.regions[0], groups, when):
                 most = max(most, groups)
         if most:
             Builder(block, 0, block.ops[0].loc).op("order_begin", groups=most)
@@ -30,7 +34,7 @@ def order(fn: Function) -> Function:
     return fn
 
 
-def _deal(body: Block, groups: int) -> bool:
+def _deal(body: Block, groups: int, when: bool | str) -> bool:
     together: list[tuple[Op, Op]] = []          # the first and last of products that go together
     goes_on = False
     for op in body.ops:
@@ -41,5 +45,26 @@ def _deal(body: Block, groups: int) -> bool:
             goes_on = False
     for first, last in together:
         beside(first).op("order_wait", groups=groups)
-        beside(last, behind=True).op("order_arrive", groups=groups)
+        used = _used(body, first) if isinstance(when, str) else None
+        if used is None:
+            beside(last, behind=True).op("order_arrive", groups=groups)
+            continue
+        fold, wait, releases = used
+        if when == "products":
+            moved = [wait, *releases]
+            body.ops = [op for op in body.ops if op not in moved]
+            at = body.ops.index(fold) + 1
+            body.ops[at:at] = moved
+        beside(fold if when == "scores" else wait, behind=True).op("order_arrive", groups=groups, stays=True)
     return bool(together)
+
+
+def _used(body: Block, dot: Op) -> tuple[Op, Op, list[Op]] | None:
+    """What folds the sums of a turn's first product, and the wait for the others behind that, with its releases."""
+    ops = body.ops[body.ops.index(dot):]
+    waits = [i for i, op in enumerate(ops) if op.name == "dot_wait"]
+    if len(waits) != 2 or dot.result not in ops[waits[0]].operands:
+        return None
+    fold = next((op for op in ops[waits[0]:waits[1]] if op.name == "reduce"), None)
+    releases = list(takewhile(lambda op: op.name == "mbar_arrive", ops[waits[1] + 1:]))
+    return None if fold is None else (fold, ops[waits[1]], releases)

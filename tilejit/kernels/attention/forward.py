@@ -34,6 +34,10 @@ WIDE_WINDOW = 12
 EQUAL = 0.9
 #: Three warpgroups take 192 queries where padded rows are no more than this, by the bytes of an element.
 PADDED = {1: 1.08, 2: 1.13}
+#: Rows of three warpgroups, and of four with half as many keys, that take as long.
+FOUR = 1.08
+#: When warpgroups pass turns on, by the queries of a block (see `schedule/order.py`).
+TURNS = {128: "scores", 192: "products", 256: True}
 #: Bytes of keys and values that stay in L2 while their blocks are computed.
 STAYS = 32 << 20
 #: Keys from which on three warpgroups are faster with a causal mask.
@@ -83,12 +87,15 @@ def _result(q: ArrayInfo) -> Any:
 def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool, along: bool,
            most: int) -> tuple[int, int]:
     """Queries and keys (`most` at most) of a block, by registers and shared memory; three warpgroups hide more of
-    narrow heads' softmax. plain: only a causal mask; along: products read values as they lie."""
+    narrow heads' softmax, four pad less. plain: only a causal mask; along: products read values as they lie."""
     size = q.dtype.bytes
     if not along:
         most = min(most, max(32, int((EIGHT_ROOM - EIGHT_MORE - wide_v / 2) / (5 / 8 + wide_v / PASSED))))
+    three = _padded(queries, 192)
     if max(wide, wide_v) <= 64 < keys and plain and (not causal or keys >= LONG) and most >= 128 and \
-            along and _padded(queries, 192) <= PADDED[size] * _padded(queries, 128):
+            along and three <= PADDED[size] * _padded(queries, 128):
+        if size > 1 and not causal and keys % 64 == 0 and three > FOUR * _padded(queries, 256):
+            return 256, 64
         return 192, 128
     return 64 if queries <= 64 else 128, keys_of_tile(size, queries, keys, wide, wide_v, causal, plain, most)
 
@@ -173,12 +180,13 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
             and max(wide, wide_v) <= 128 and (bm > 128 or _equal(blocks, heads * batch, case.high, chip))
     # No registers for scores ahead where three warpgroups also have ends or several blocks.
     ahead = bm > 128 and not ends and not any(infos)
+    turns = plain and max(wide, wide_v) <= (128 if eight else 64) and TURNS.get(bm, False)
     sorts = case.high and (bm > 128 or not persistent)       # pairs of blocks take as long as other pairs
     together = _together(heads, keys * (wide + wide_v) * k.dtype.bytes) if sorts else 1
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
         PERSISTENT=persistent, TURNED=eight, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16,
-        products_ahead=ahead or None, ping_pong=max(wide, wide_v) <= 64 and plain, TOGETHER=together)
+        products_ahead=ahead or None, ping_pong=turns, TOGETHER=together)
     grid = (min(chip, blocks * heads * batch),) if persistent else (blocks * together, heads // together, batch)
     work, values = Work(_EXTRAS + len(infos)), At(_V, blocks_of(v, bn, wide_v))
     if eight:
