@@ -12,6 +12,7 @@ from tilejit.errors import LaunchError
 from tilejit.kernels.rows import norm_gradients as gradients
 from tilejit.kernels.rows.columns import column_sum
 from tilejit.kernels.rows.group_norm import group_norm_gradient
+from tilejit.kernels.rows.matrices import matrix
 from tilejit.kernels.rows.softmax import log_softmax_gradient, softmax_gradient
 from tilejit.testing import rel_error
 
@@ -164,6 +165,22 @@ def test_emulated(columns):
         found = gradients.layernorm_gradient(grad, x, w, w, 1e-5, 0.0, True, True)
         for one, expected in zip(found, wanted[1:]):
             close(one, expected, 1e-5)
+
+
+@pytest.mark.parametrize("columns, centred, programs, warps", [(4096, True, 1, 8), (3008, True, 1, 8), (4096, False, 2, 8), (2048, True, 4, 2)])
+def test_a_row_that_has_its_multiprocessor_alone(columns, centred, programs, warps):
+    """Centred rows of 16 bits and 2049 to 4096 columns: one program, of half as many elements a thread."""
+    rows = matrix("x", np.zeros((4000, columns), BF16))
+    found, _, options = gradients.walk(1, centred, rows, rows, rows)
+    assert (found, options["num_warps"]) == (programs * tilejit.multiprocessors(), warps)
+
+
+def test_the_gradient_of_a_row_that_is_alone():
+    x, grad, w = arrays((6, 2064), (6, 2064), (2064,), dtype=BF16)
+    with tilejit.knobs(target="emulator"):
+        found = gradients.layernorm_gradient(grad, x, w, w, 1e-5, 0.0, True, True)
+    for one, expected in zip(found, norm64(x, w, w, True, grad.astype(np.float64))[1:]):
+        close(one, expected, 1e-2)
 
 
 def test_bad_inputs():
