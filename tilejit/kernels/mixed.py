@@ -71,8 +71,10 @@ def _work(infos: tuple[Any, ...], activation: str | None, split: int | None, con
     t = config or choose(problem, chip, split).way
     bk, constant = t.step(problem.size), tl.constexpr
     step = (steps.widen, (At(2), given(3, zeros), down, across, *map(constant, (bits, group // bk, run))))
+    # Weights that are read once leave L2 to x.
+    packed = mw.descriptor(t.m, bk * bits // 8), constant(bits), "evict_first" if m <= t.n else ""
     multiply(work, Call(mx, mw.T, mc, End(given(4, bias), activation=activation), problem, chip), t, step=step,
-             b=(loads.packed_rows, (mw.descriptor(t.m, bk * bits // 8), constant(bits))), beside=True,
+             b=(loads.packed_rows, packed), beside=True,
              num_stages=t.depth(mc.dtype.bytes, t.m * t.k_bytes * bits // 16 + t.n * t.k_bytes))
     return work
 

@@ -54,5 +54,5 @@ def pair_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
 
 @tilejit.kernel
 def packed_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Bytes of numbers of BITS bits. args: a descriptor of them, BITS."""
-    return args[0].load([first, k * (BK * args[1] // 8)])
+    """Bytes of numbers of BITS bits. args: a descriptor of them, BITS, how L2 keeps them."""
+    return args[0].load([first, k * (BK * args[1] // 8)], args[2])
