@@ -1,8 +1,4 @@
-"""Loops on the device: `for` over ranges and `while`, and unrolled ones over compile-time tuples.
-
-Where a name cannot be carried the loop is built again with the name undefined at its start, or opened. One that may end
-early carries a flag.
-"""
+"""Loops on the device: `for` over ranges and `while`, and unrolled ones over compile-time tuples (docs/language.md)."""
 from __future__ import annotations
 
 import ast

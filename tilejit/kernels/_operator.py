@@ -121,7 +121,7 @@ def operator(mutates: Sequence[str] = (), replay: bool = True,
             for n, v in given.items():
                 (outs if n in outputs else values)[n] = v
             if values.keys() != known or len(args) > len(names):
-                signature.bind(*args, **given)              # raises, and says what is wrong
+                signature.bind(*args, **given)  # raises, and says what is wrong
             made = declared.allocated(values, outs)
             body(*made, *[values[n] for n in names])
             return declared.returned(made, values)
@@ -176,7 +176,7 @@ def _wire(op: Any, g: Any, of: tuple[tuple[str, ...], ...]) -> None:
         *([f"    ctx.rest = {', '.join(at[n] for n in rest)},"] if rest else []),
         f"def backward(_ctx, {', '.join(gradients)}):",
         "    _asked = _ctx.needs_input_grad",
-        f"    if len(_asked) < {len(names)}: _asked += (False,) * ({len(names)} - len(_asked))",     # what was left out
+        f"    if len(_asked) < {len(names)}: _asked += (False,) * ({len(names)} - len(_asked))",  # what was left out
         *([f"    if {' or '.join(asked[n] for n in lacking)}: _refuse(_asked)"] if lacking else []),
         *([f"    {', '.join(arrays)}, = _ctx.saved_tensors"] if arrays else []),
         *([f"    {', '.join(rest)}, = _ctx.rest"] if rest else []),

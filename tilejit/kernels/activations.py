@@ -19,7 +19,7 @@ def gelu(x, DTYPE: tl.constexpr):
 
     For a DTYPE that keeps 8 bits or fewer within 4.3e-4 of the result, or 4.3e-7 where it is less than 0.001.
     """
-    a = tl.minimum(tl.abs(x), 16.0)             # a finite factor of a tail that is 0
+    a = tl.minimum(tl.abs(x), 16.0)  # a finite factor of a tail that is 0
     if DTYPE == tl.bfloat16 or DTYPE == tl.float8e4nv or DTYPE == tl.float8e5:
         tail = tl.fma(a, TAIL_4[0], TAIL_4[1])
         for c in TAIL_4[2:]:

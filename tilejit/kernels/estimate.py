@@ -165,7 +165,7 @@ def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, acr
         beside = np.where(f["swap"], not p.a_rows, p.b_rows)
         strips = second * np.where(beside, LINE / p.size / np.minimum(f["strip"], LINE / p.size), 1.0)
     loads = (f["first"] * first + f["second"] * strips) * r["load"] * sharing
-    for unit, turned in zip(p.units, (False, True)):         # a is the first operand where tiles are not turned
+    for unit, turned in zip(p.units, (False, True)):  # a is the first operand where tiles are not turned
         if unit:
             rows = np.where(f["swap"] == turned, f["first"], f["second"])
             loads = loads + rows * f["k_bytes"] * f["together"] / unit / chip.pieces

@@ -100,7 +100,7 @@ def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None,
         if masked and groups > 1 and scale_a.strides[0] != a.shape[1] * scale_a.strides[1]:
             raise tilejit.LaunchError(f"{what}: scale_a must be a dense stack, found strides {list(scale_a.strides)}")
         step = promoted(rows, 4, scale_a.strides[-2:], 5, scale_b.strides)
-    tiles = (tilejit.cdiv(rows, high) + groups) * tilejit.cdiv(n, wide)        # at most
+    tiles = (tilejit.cdiv(rows, high) + groups) * tilejit.cdiv(n, wide)  # at most
     multiply(work, Call(ma, mb, mc, End(), replace(problem, m=0), chip), t, step=step,
              programs=min(t.room(multiprocessors), tiles),
              walk=(walks.groups, (At(2), groups, a.shape[1] if masked else None)),

@@ -1,13 +1,4 @@
-"""Value classes of kernels: named fields and methods, as `@aggregate` gives them (Triton's `_aggregate`).
-
-    @tilejit.aggregate
-    class Sum:
-        total: tl.tensor
-        BLOCK: tl.constexpr
-
-        @tilejit.kernel
-        def add(self, x):
-            return Sum(self.total + x, self.BLOCK)
+"""Value classes of kernels: named fields and methods, as `@aggregate` gives them (docs/language.md).
 
 Made in a kernel or on the host, immutable. Fields of `tl.constexpr` are the same on every path; loops carry the others
 and `if` chooses them as tensors.

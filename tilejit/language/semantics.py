@@ -1,9 +1,4 @@
-"""Types of expressions: promotion, broadcasting, casts and operators, as Triton defines them.
-
-A Python number is weak: next to a tensor of its own or a higher kind (bool < int < float) it takes the tensor's type
-(but see `variables.py`). Between tensors: fp64 > fp32 > fp16 > bf16, and integers promote as in C. `/` and `%` on
-16-bit floats compute in fp32.
-"""
+"""Types of expressions: promotion, broadcasting, casts and operators, as Triton defines them (docs/language.md)."""
 from __future__ import annotations
 
 from typing import Any

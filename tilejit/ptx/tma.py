@@ -172,12 +172,8 @@ def _mbar_arrive(e: Emitter, op: Op) -> None:
 
 
 def _have_read(e: Emitter, pred: str | None) -> str | None:
-    """A predicate that is `pred` (None: true), and that is known once what was loaded from slots is in registers.
-
-    Loads of threads wait in a queue that neither the arrival stands in nor the copy that it allows: while products read
-    shared memory they wait for so long that the copy overtook half of an `ld.shared.v2` (H100, attention's gradient:
-    lanes 16 to 31 had the next block's numbers). ptxas orders loads and arrival, but does not wait. So the arrival
-    depends on the registers, by their bits in a mask that has none."""
+    """A predicate that is `pred` (None: true), and that is known once what was loaded from slots is in registers:
+    docs/modules.md says why."""
     p, reads = e.p, e.role.reads
     e.role.reads = []
     if not reads:

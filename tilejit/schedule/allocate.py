@@ -82,7 +82,7 @@ class Allocator:
             stride = -(-size // _ATOM) * _ATOM
             offsets.update({a: start + at for a, at in inner.items()})
             end = start + self.live.groups * stride
-        deep = self.live.rings()             # separations between roles may add two mbarriers for each
+        deep = self.live.rings()  # separations between roles may add two mbarriers for each
         barriers = self.fixed + (16 * len(deep) if level >= WAIT and self.live.roles else 0)
         barriers += sum(16 * (slots_of[ring] - n) for ring, n in deep.items() if ring in slots_of)
         return Placement(offsets, -(-end // 8) * 8 + barriers if barriers else end, stride)

@@ -113,10 +113,10 @@ def _dots(loop: Op) -> list[Op]:
 def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]] | None:
     """The stage of every op of a loop's body, and its products that need another one's sums; None if there are none."""
     ops, dots = loop.regions[0].ops[:-1], _dots(loop)
-    needs: dict[Op, set[Op]] = {}            # the products of the same iteration behind an op
+    needs: dict[Op, set[Op]] = {}  # the products of the same iteration behind an op
     for op in ops:
         makers = {v.op for v in read(op) if isinstance(v.op, Op) and v.op in needs}
-        adds_to = op.operands[2].op if op.name == "dot" else None       # sums that stay where they are
+        adds_to = op.operands[2].op if op.name == "dot" else None  # sums that stay where they are
         needs[op] = {d for m in makers for d in needs[m] | ({m} if m.name == "dot" and m is not adds_to else set())}
     second = {dot for dot in dots if needs[dot]}
     if not second or len(second) == len(dots):
@@ -124,7 +124,7 @@ def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]
     stage: dict[Op, int] = {}
     for op in reversed(ops):
         only = bool(users.get(op)) and all(stage.get(u) == 1 for u in users[op])
-        renames = "registers" in op.define.traits          # the registers that its operand is carried in
+        renames = "registers" in op.define.traits  # the registers that its operand is carried in
         stage[op] = int(op in second or bool(needs[op] & second) or only and (renames or not needs[op]))
     return stage, second
 
@@ -145,7 +145,7 @@ def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:
     stage, second = found
     ops = body.ops[:-1]
     late = {arg for arg, v in zip(body.args[1:], body.terminator.operands) if isinstance(v.op, Op) and stage.get(v.op)}
-    behind: set[Op] = set()                  # stage 0 that uses what stage 1 has carried on
+    behind: set[Op] = set()  # stage 0 that uses what stage 1 has carried on
     for op in ops:
         if stage[op] == 0 and any(v in late or isinstance(v.op, Op) and v.op in behind for v in op.operands):
             behind.add(op)
@@ -177,7 +177,7 @@ def _problem(fn: Function, loop: Op) -> str:
             return f"the second operand of {dot.result.name or 'a product'} goes through shared memory"
     for op in body.ops[:-1]:
         to = argument_of(op.operands[0]) if is_store(op) else None
-        alone = to is not None and not any(              # TMA stores to what nothing else there touches may move
+        alone = to is not None and not any(  # TMA stores to what nothing else there touches may move
             argument_of(x.operands[0]) in (None, to) for x in listed(body)
             if x.define.effects & {"read", "write"} and x is not op and x.operands)
         if op.define.regions != "fold" and (op.regions or op.define.effects - {"read"}) and not alone:

@@ -56,7 +56,7 @@ def asyncify(fn: Function) -> Function:
         if fill.attrs.get("ahead"):
             _await_late(fill)
     _start_together(fn, [fill for fill in c.fills if fill.parent is fn.body])
-    for fill in c.fills:                     # what it yields is what it loads, not what was read from the slot
+    for fill in c.fills:  # what it yields is what it loads, not what was read from the slot
         *loads, end = fill.regions[0].ops
         end.operands = [load.result for load in loads]
         for load in loads:
@@ -100,7 +100,7 @@ def _block(block: Block, c: Context) -> None:
         if kind_of(op):
             _load(op, b, c)
         elif op in c.piecewise or _is_read_from_slot(op, c):
-            continue                          # made where it is needed
+            continue  # made where it is needed
         elif op.attrs.get("fragments") or op.name == "trans" and op.operands[0] in c.fragments:
             write_fragments(op, b, c)
         elif op.name == "dot":
@@ -131,7 +131,7 @@ def _is_read_from_slot(op: Op, c: Context) -> bool:
 
 def _load(op: Op, b: Builder, c: Context) -> None:
     """Fill and await where the last of a ring's loads stands; the first, if it is filled in trips before."""
-    if "again" in op.attrs:                  # the slot of the ring's last load, or the last but one
+    if "again" in op.attrs:  # the slot of the ring's last load, or the last but one
         buffer = c.buffers[op.attrs["channel"], op.attrs["index"]]
         c.views[op] = b.op("await", buffer, ring=op.attrs["channel"], again=op.attrs["again"]).result
         return
@@ -158,7 +158,7 @@ def _fill(loads: list[Op], b: Builder, c: Context) -> None:
     for load, view in zip(loads, found):
         c.views[load] = b("row_view", view, load.operands[0]) if load.attrs.get("unaligned") else view
     if kind_of(loads[0]) == "async" and not c.multiplied.isdisjoint(loads):
-        b.op("fence_async")          # the copies wrote as threads do, wgmma reads as the async proxy
+        b.op("fence_async")  # the copies wrote as threads do, wgmma reads as the async proxy
 
 
 def _start_together(fn: Function, fills: list[Op]) -> None:
@@ -191,7 +191,7 @@ def _await_late(fill: Op) -> None:
     at = block.ops.index(fill) + 1
     end = at + 1 + (block.ops[at + 1].name == "fence_async")
     moved, table = block.ops[at:end], uses(block)
-    for op in moved:                                                    # it grows
+    for op in moved:  # it grows
         moved += [user for v in op.results if isinstance(v.type, Buffer) for user, _ in table.get(v, ())
                   if user.name == "view_trans" and user.parent is block and user not in moved]
     using = [x for op in moved for v in op.results for user, _ in table.get(v, ())

@@ -36,11 +36,11 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
     for dot in [op for op in ops if op.name == "dot"]:
         for index in (0, 1):
             load, transposed = shared_operand(dot.operands[index])  # type: ignore[misc]
-            if by_k or index == by_columns:      # their own K of both, rows of the first, columns of the second
+            if by_k or index == by_columns:  # their own K of both, rows of the first, columns of the second
                 load.attrs["slice"] = int(transposed != ((index == 0) == by_k))
     for i, ring in enumerate(rings):
         for load in ring.loads if ring.kind == "row" else ():
-            if (size := strip_size(load.result.layout, ctas)) is not None:       # None: a small row, all of it for each
+            if (size := strip_size(load.result.layout, ctas)) is not None:  # None: a small row, all of it for each
                 load.attrs.update(strip=size, ctas=ctas)
         shared = [load for load in ring.loads if ring.kind != "row" and "slice" not in load.attrs]
         for load in shared:
@@ -69,9 +69,9 @@ def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
     tiles = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, Tile)]
     bases = [cta_bases(t.layout, ctas) for t in tiles if t.layout is not None]
     if op.name == "convert" and (bases[0] == bases[1] or not any(map(any, bases[0]))):
-        return ""                    # each CTA has what it needs
+        return ""  # each CTA has what it needs
     if op.name == "reduce" and len({bool(b[op.attrs["axis"]]) for b in bases[0]}) == 1:
-        return ""                    # along what CTAs divide, or each has what it folds
+        return ""  # along what CTAs divide, or each has what it folds
     return f"{op.name} would move elements between CTAs"
 
 

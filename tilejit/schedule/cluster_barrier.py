@@ -108,7 +108,7 @@ def _once(op: Op, acquires: bool, releases: bool, m: _Meeting) -> None:
 
 
 def _barrier_of_all(op: Op, m: _Meeting, **scopes: Any) -> None:
-    barrier = m.barrier("all_ctas", m.ctas)          # (first: it stands before the op)
+    barrier = m.barrier("all_ctas", m.ctas)  # (first: it stands before the op)
     b = beside(op)
     b.op("cluster_barrier", barrier, b.const(0, int32), **scopes)
 

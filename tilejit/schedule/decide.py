@@ -72,7 +72,7 @@ def decide(fn: Function) -> Function:
         registers = register_split(fn, warps, fn.attrs["producers"], threads)
         fn.attrs["registers"] = tuple(registers)
         if not threads and not registers.consumer:
-            fn.attrs["producers"] = 1 + streams                  # setmaxnreg alone wants a warpgroup
+            fn.attrs["producers"] = 1 + streams  # setmaxnreg alone wants a warpgroup
         _say_roles(fn, threads)
     _write_rings(fn, ops, rings)
     for loop in [op for op in ops if op.attrs.get("in_flight")]:
@@ -197,7 +197,7 @@ def _buffer(load: Op, slots: int, ctas: int) -> Buffer:
     t, size = load.result.tile, load.result.dtype.bytes
     cut = 0 if "strip" in load.attrs else load.attrs.get("slice")
     shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
-    if load.attrs.get("unaligned"):      # 16 bytes more for each strip, or the row
+    if load.attrs.get("unaligned"):  # 16 bytes more for each strip, or the row
         strip = load.attrs.get("strip")
         shape = (shape[0] + (shape[0] // strip if strip else 1) * 16 // size,)
     return Buffer.of(Tile(shape, t.elem), slots, memory_order(load))

@@ -42,8 +42,8 @@ def _registers(v: Value) -> int:
 
 def _advance(block: Block, wait: Op, room: int) -> list[Op]:
     at = block.ops.index(wait)
-    late: set[Value] = set(wait.results)        # what is computed from the products, or stays behind them
-    able: dict[Value, Op] = {}                  # results of ops that may move
+    late: set[Value] = set(wait.results)  # what is computed from the products, or stays behind them
+    able: dict[Value, Op] = {}  # results of ops that may move
     moving: dict[Op, None] = {}
     stores: list[Op] = []
     for op in block.ops[at + 1:]:

@@ -194,7 +194,7 @@ def _candidate(fn: Function, limits: dict[str, Any], notes: list[Record]) -> Can
         if slots != 2:
             give(deep, slots, slots=slots)
     side = {name: r for name, r in rings.items() if r["side"] and r["slots"] > 1}
-    if side and allocator.best().total > allocator.limit:      # what feeds products comes first
+    if side and allocator.best().total > allocator.limit:  # what feeds products comes first
         less = max(2, allocator.deepest(WAIT, _each(side), max(r["slots"] for r in side.values()) - 1))
         give(side, less, side=less + all(r["tight"] for r in side.values()))
     return Candidate(fn, limits, notes, allocate(new, allocator), rings, written, lean)

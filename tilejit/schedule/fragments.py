@@ -35,7 +35,7 @@ def fragment_reads(fn: Function, table: Uses) -> set[Op]:
         for op in (op for op in able if any(user.parent is block for user, _ in _products(op.result, table))):
             if peak(block, free) <= room(MOST, "loop"):
                 break
-            same = [x for x in able if x.operands == op.operands and x.parent is op.parent]      # one buffer for all
+            same = [x for x in able if x.operands == op.operands and x.parent is op.parent]  # one buffer for all
             found.update(same)
             free.update(x.result for x in same)
     return found

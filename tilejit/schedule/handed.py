@@ -138,7 +138,7 @@ def take_turns(handed: Handed, c: Context) -> None:
         stored = view in handed.writes
         beside(view, behind=True).op("mbar_wait", empty if stored else full, *ticket)
         at = view.block.ops.index(view) + 2
-        b = Builder(view.block, at + 2 * stored, view.loc)       # behind the store, and its fence
+        b = Builder(view.block, at + 2 * stored, view.loc)  # behind the store, and its fence
         if stored:
             b.op("mbar_arrive", full, ticket[0], per="warp", ctas=1)
         return b.op("ticket_next", *ticket, slots=SLOTS, ring=name).results

@@ -30,7 +30,7 @@ def _place(block: Block) -> None:
                 _place(region)
         elif op.regions or op.define.effects & {"read", "write"}:
             while "pieces" in op.define.traits and i and block.ops[i - 1].define.pure:
-                i -= 1                       # the store computes its value piece by piece
+                i -= 1  # the store computes its value piece by piece
             Builder(block, i, op.loc).op("launch_wait")
             return
 

@@ -19,19 +19,19 @@ from tilejit.schedule.buffers import barriers_of
 @dataclass(eq=False)
 class Area:
     name: str
-    kind: str                            # ring, store, operand or scratch
+    kind: str  # ring, store, operand or scratch
     slots: int
     stride: int
     align: int
-    alloc: Op | None                     # None: scratch
-    private: bool                        # exists once for every group of the role
-    accesses: list[list[Op]]             # by role: the ops that touch it or its barriers, in order
-    generic: bool                        # loads or stores of threads touch it, and no proxy fence of its own follows
-    barrier: bool                        # each of its first accesses is right behind a barrier of the role
-    ring: str = ""                       # the channel whose barriers guard it
-    stripes: int = 1                     # of a store's staging: slots that it has at least
-    ahead: bool = False                  # of a ring: filled before the trip that reads it
-    scratch: list[tuple[Op, int]] = field(default_factory=list)      # ops that use it as scratch, and bytes
+    alloc: Op | None  # None: scratch
+    private: bool  # exists once for every group of the role
+    accesses: list[list[Op]]  # by role: the ops that touch it or its barriers, in order
+    generic: bool  # loads or stores of threads touch it, and no proxy fence of its own follows
+    barrier: bool  # each of its first accesses is right behind a barrier of the role
+    ring: str = ""  # the channel whose barriers guard it
+    stripes: int = 1  # of a store's staging: slots that it has at least
+    ahead: bool = False  # of a ring: filled before the trip that reads it
+    scratch: list[tuple[Op, int]] = field(default_factory=list)  # ops that use it as scratch, and bytes
 
     @property
     def bytes(self) -> int:
@@ -81,12 +81,12 @@ class Liveness:
             if kind == "ring":
                 ends = [barriers[name] for end in ("full", "empty") if (name := f"{ring}.{end}") in barriers]
                 touching += [user for b in ends for user, _ in self.uses.get(b, ())]
-            elif kind == "operand":      # products have read it where they are waited for: around a loop without a wait
+            elif kind == "operand":  # products have read it where they are waited for: around a loop without a wait
                 for dot in [x for x in touching if x.name == "dot_async"]:
                     waits = [user for user, _ in self.uses.get(dot.result, ()) if user.name == "dot_wait"]
                     around = [x for x in enclosing(dot) if x.name != "roles"]
                     touching += waits or around[-1:] or [dot.block.ops[-1]]
-            if others:                   # other CTAs write there, whenever they are ready
+            if others:  # other CTAs write there, whenever they are ready
                 touching = []
             accesses = [sorted({x for x in touching if x in order}, key=order.__getitem__) for order in self.order]
             yield Area(op.attrs["name"], kind, buffer.slots, buffer.slot_stride, max(128, 8 * buffer.swizzle), op,
@@ -102,7 +102,7 @@ class Liveness:
             if op.name == "reuse":
                 continue
             found.append(op)
-            if op.results and isinstance(op.results[0].type, Buffer):      # a view
+            if op.results and isinstance(op.results[0].type, Buffer):  # a view
                 found += self._touching(op.result)
         return found
 
@@ -141,7 +141,7 @@ class Liveness:
         return ("barrier" in op.define.traits or op in self.scratch
                 or op.name == "tma_store" and op.attrs["stripes"] == 1 and "now" not in op.attrs)
 
-    # -- positions --------------------------------------------------------------------------------
+    # -- positions --
     def chains(self, areas: Iterable[Area], role: int) -> list[list[Block]]:
         """The blocks in which areas are touched, each with those around it, from the role's own on."""
         found = []
@@ -166,7 +166,7 @@ class Liveness:
     def steps(self, x: Area, y: Area) -> list[Step] | None:
         """How bytes may go from one of two areas to the other and, in a loop, back again; None if they may not."""
         if x.kind == y.kind == "scratch" and bool(x.accesses[0]) == bool(y.accesses[0]):
-            return []                    # every use of scratch begins with a barrier
+            return []  # every use of scratch begins with a barrier
         if not x.accesses[0] or not y.accesses[0] or self.groups > 1 and not (x.private and y.private):
             return None
         chains = self.chains((x, y), 0)
@@ -178,7 +178,7 @@ class Liveness:
             return None
         first, then = (x, y) if x1 < y0 else (y, x)
         if len(self.frames) == 1 and self.fn.attrs.get("num_ctas", 1) > 1 and "ring" in (x.kind, y.kind):
-            return None                  # the CTAs of a cluster fill each other's slots, no barrier on the way
+            return None  # the CTAs of a cluster fill each other's slots, no barrier on the way
         around = [b.parent.name for b in chains[0][1:depth + 1] if b.parent is not None]
         loops = sum("loop" in OPS[name].traits for name in around)
         # A ring that is filled ahead is in use throughout the innermost loop around its uses.

@@ -38,7 +38,7 @@ def shared_operand(v: Value) -> tuple[Op, bool] | None:
     op = v.op
     if isinstance(op, Op) and kind_of(op) and len(op.results[0].type.shape) == 2:  # type: ignore
         return op, False
-    if isinstance(op, Op) and op.name == "convert":       # to the layout that mma.sync takes: it reads the slot in any
+    if isinstance(op, Op) and op.name == "convert":  # to the layout that mma.sync takes: it reads the slot in any
         return shared_operand(op.operands[0])
     if isinstance(op, Op) and op.name == "trans" and tuple(op.attrs["order"]) == (1, 0):
         inner = shared_operand(op.operands[0])
@@ -54,7 +54,7 @@ def reads_slot(dot: Op, index: int) -> Op | None:
     if found is None:
         return None
     load, transposed = found
-    k_fastest = memory_order(load)[0] == (index == 0) ^ transposed      # K is dimension 1 of A, dimension 0 of B
+    k_fastest = memory_order(load)[0] == (index == 0) ^ transposed  # K is dimension 1 of A, dimension 0 of B
     elem = load.result.tile.elem
     return load if k_fastest or elem.bits == 16 else None
 
@@ -105,7 +105,7 @@ def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
             return [*found, *edge[1].sources, *controls(edge[0])]
         if isinstance(v.op, Op):
             return [*found, *v.op.operands, *(x for r in v.op.regions for op in listed(r) for x in op.operands)]
-        return controls(v.op.parent) if v.op is not None and v.op.parent is not None else []     # an induction variable
+        return controls(v.op.parent) if v.op is not None and v.op.parent is not None else []  # an induction variable
 
     return reached([v for at, operands in wanted.items() for v in (*operands, *around(at))], sources)
 

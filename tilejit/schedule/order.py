@@ -35,7 +35,7 @@ def order(fn: Function) -> Function:
 
 
 def _deal(body: Block, groups: int, when: bool | str) -> bool:
-    together: list[tuple[Op, Op]] = []          # the first and last of products that go together
+    together: list[tuple[Op, Op]] = []  # the first and last of products that go together
     goes_on = False
     for op in body.ops:
         if op.name == "dot_async":

@@ -113,7 +113,7 @@ def _deal(fn: Function, loop: Op, top: Builder) -> dict[str, Value]:
     inner = Builder(body, loc=loop.loc)
     mine = inner("cmp", left, inner.const(0, int32), pred="eq")
     mine.name = "mine"
-    own = {op.attrs["ring"] for op in listed(work) if op.name == "fill"}         # each group has slots of its own
+    own = {op.attrs["ring"] for op in listed(work) if op.name == "fill"}  # each group has slots of its own
     shared = {op: op.attrs["ring"] for op in listed(work) if op.name == "await" and op.attrs["ring"] not in own}
     takes = [op for op in work.ops if not shared.keys().isdisjoint(whole(op))]
     beside(takes[0]).op("mbar_wait", barrier, group, phase)
@@ -163,7 +163,7 @@ def tickets(iteration: Block, takes: Collection[Op], b: Builder) -> Value | None
         trips = b("maximum", length, b.const(0, length.type))
         trips = trips if length.type == int32 else b("cast", trips, type=int32)
         each = sum(x in takes for x in op.regions[0].ops)
-        if not each:                         # they are in a loop in this one
+        if not each:  # they are in a loop in this one
             raise LookupError
         return trips if each == 1 else b("mul", trips, b.const(each, int32))
 

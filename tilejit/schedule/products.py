@@ -108,7 +108,7 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
     c.issued[op] = result
     if op not in chain:
         c.renamed[op.result] = result
-    elif op is [*chain][-1]:                 # where the products of the trip before are waited for
+    elif op is [*chain][-1]:  # where the products of the trip before are waited for
         fenced = b.op("dot_fence", *(c.issued[dot] for dot in chain)).results
         for dot, value in zip(chain, fenced):
             c.renamed[dot.result], value.name = value, dot.result.name
@@ -126,7 +126,7 @@ def _sums(op: Op, extra: dict, b: Builder, c: Context) -> Value:
 
 
 def _wait(dot: Op, product: Value, b: Builder, c: Context) -> None:
-    c.renamed[dot.result] = tile = b.op("dot_wait", product).result         # it sinks to where the sums are needed
+    c.renamed[dot.result] = tile = b.op("dot_wait", product).result  # it sinks to where the sums are needed
     tile.name = dot.result.name
 
 

@@ -47,14 +47,14 @@ class _Release:
     def __init__(self, fn: Function):
         self.fn, self.uses = fn, uses(fn.body)
         self.rings = _rings(fn)
-        self.behind: dict[Op, list[tuple[Ring, Value]]] = {}        # op -> what is given back behind it
+        self.behind: dict[Op, list[tuple[Ring, Value]]] = {}  # op -> what is given back behind it
 
     def run(self) -> None:
         ops = listed(self.fn.body)
         for ring in self.rings:
             rows = [x for x in ops if x.name == "row_copy" and x.operands[0] in ring.buffers]
             if rows and all(loop_around(x) is None for x in rows):
-                continue                         # a row that is copied once
+                continue  # a row that is copied once
             for op in [x for x in ops if x.name == "mbar_wait" and x.operands[0] is ring.full]:
                 self._find_last(ring, op)
             for op in [x for x in ops if x.name in ("dot_wait", "dot_fence")] if ring.last else ():
@@ -106,7 +106,7 @@ class _Release:
         if last.name == "dot_async":
             ring.last[last] = slot
             return
-        if "at" in last.attrs:      # a piece of an operand: no arrival between its load and its product
+        if "at" in last.attrs:  # a piece of an operand: no arrival between its load and its product
             last = next(op for op in block.ops[block.ops.index(last):] if op.name == "dot_async")
         waits = [op for v in last.results for op, _ in self.uses.get(v, ())
                  if op.name in ("dot_wait", "dot_fence") and op.parent is block]
@@ -121,7 +121,7 @@ class _Release:
         while work:
             for op, _ in self.uses.get(work.pop(), ()):
                 if op.parent is block and "registers" in op.define.traits:
-                    work += op.results                # the same registers under another name
+                    work += op.results  # the same registers under another name
                 elif (x := inside(block, op)) is not None:
                     users.append(x)
         first = min(users, key=block.ops.index, default=load)
@@ -145,7 +145,7 @@ class _Release:
         warps = self.fn.attrs["num_warps"]
         return {"per": per, "ctas": ring.empty.barrier.count // (warps // 4 if per == "warpgroup" else warps)}
 
-    # -- slots of products in flight ----------------------------------------------------------------------------------
+    # -- slots of products in flight --
     def _reads(self, ring: Ring, v: Value, seen: set[Value]) -> bool:
         """Whether a product behind sums in flight reads a slot of the ring last."""
         if v in seen:

@@ -21,15 +21,15 @@ class Ring:
 
     loads: list[Op]
     slots: int
-    loop: Op | None                       # the innermost loop around the loads
-    dots: set[Op]                         # products that read the slots
-    views: bool                           # nothing else does
+    loop: Op | None  # the innermost loop around the loads
+    dots: set[Op]  # products that read the slots
+    views: bool  # nothing else does
     open: bool
-    local: bool                           # the threads that read the slots fill them too, where there are roles
+    local: bool  # the threads that read the slots fill them too, where there are roles
     name: str = ""
-    channel: str = ""                     # the ring that has the slots, barriers and tickets: itself, or one before
+    channel: str = ""  # the ring that has the slots, barriers and tickets: itself, or one before
     ahead: int = 0
-    prompt: bool = False                  # a slot is filled again in the trip that reads it
+    prompt: bool = False  # a slot is filled again in the trip that reads it
     tight: bool = False
 
     @property
@@ -69,7 +69,7 @@ def find_rings(fn: Function, ops: Sequence[Op], table: Uses) -> list[Ring]:
         if fn.attrs.get("once") and views and op.attrs.get("ring") not in again:
             depth = 1
         if op.name == "load":
-            depth = max(depth, 2)        # with one slot it is an ordinary load, and not marked
+            depth = max(depth, 2)  # with one slot it is an ordinary load, and not marked
         unsaid = loop is not None and not loop.attrs.get("num_stages") and not given
         rings.append(Ring([op], depth, loop, set(dots), views, unsaid, local=kind_of(op) == "async"))
         if rings[-1].side:
@@ -77,12 +77,12 @@ def find_rings(fn: Function, ops: Sequence[Op], table: Uses) -> list[Ring]:
     rings = _merged(rings, _share)
     named: dict[str, int] = {}
     for ring in rings:
-        for i, op in enumerate(ring.loads):              # without a name: that of their transposes, or a number
+        for i, op in enumerate(ring.loads):  # without a name: that of their transposes, or a number
             users = [u.result.name for u, _ in table.get(op.result, ()) if u.name == "trans"]
             op.result.name = op.result.name or "".join(users[:1]) or f"load{i}"
         ring.name = "_".join(op.result.name for op in ring.loads)
         named[ring.name] = named.get(ring.name, 0) + 1
-        if named[ring.name] > 1:                         # reports must tell the mbarriers of two loops apart
+        if named[ring.name] > 1:  # reports must tell the mbarriers of two loops apart
             ring.name += f".{named[ring.name]}"
     return rings
 

@@ -34,7 +34,7 @@ def copy_function(fn: Function) -> Function:
 def steady_state(loop: Op) -> Block:
     """The body that a staged loop gets; the loop stays as it is."""
     part, block = Staged(loop), Block()
-    carried = [*part.early, *part.kept, *part.queued]          # values of the types that are carried
+    carried = [*part.early, *part.kept, *part.queued]  # values of the types that are carried
     _steady(part, loop.operands[:3], carried, Builder(block), 2 if loop.attrs.get("pairs") else 1)
     return block.ops[0].regions[0]
 
@@ -167,7 +167,7 @@ def _pipeline(parts: list[Staged], runs: list[Value | None], b: Builder) -> list
     began: list[Value] = []
     for j, part in enumerate(parts):
         lo, step = part.loop.operands[0], part.loop.operands[2]
-        if None not in runs[:j]:             # stage 0 of its first iteration may be done
+        if None not in runs[:j]:  # stage 0 of its first iteration may be done
             after = b("add", lo, step)
             lo = b("select", reduce(partial(b, "or"), began), lo, after) if began else after
         carried = _steady(part, [lo, *part.loop.operands[1:3]], carried, b)

@@ -74,7 +74,7 @@ def _meet(live: Liveness, step: Step, needs: list[str]) -> None:
     """Behind the author's hint if there is one on the way, else right before the next owner."""
     at = live.span(step.then, 0, step.block)[0]
     if step.hint is not None and not step.wraps:
-        at = step.block.ops.index(inside(step.block, step.hint)) + 1        # type: ignore[arg-type]
+        at = step.block.ops.index(inside(step.block, step.hint)) + 1  # type: ignore[arg-type]
     b = Builder(step.block, at, step.block.ops[at].loc)
     for name in needs:
         if name == "store_wait":

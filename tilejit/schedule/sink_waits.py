@@ -63,7 +63,7 @@ def _sink(block: Block, guarded: dict[Value, str]) -> None:
 
     for op in block.ops:
         sums = op.operands[0].op if op.name == "dot_wait" else None
-        left = isinstance(sums, Op) and sums.regions and sums.parent is block      # by a loop: the wait stays behind it
+        left = isinstance(sums, Op) and sums.regions and sums.parent is block  # by a loop: the wait stays behind it
         if op.name == "dot_wait" and not left:
             sinking.append(Sinking(op, _products(op)))
             adjacent = True

@@ -39,7 +39,7 @@ def split(fn: Function) -> Function:
             top.insert(op)
     top.insert(end)
     if "write_desc" in {op.name for op in ops}:
-        drop_dead(fn)                        # each role writes the descriptors that it uses
+        drop_dead(fn)  # each role writes the descriptors that it uses
         Builder(fn.body, 0, fn.loc).op("tensor_maps")
     return fn
 
@@ -79,7 +79,7 @@ def _consumer(fn: Function, block: Block, rings: list[Channel], top: Builder, st
     if fn.attrs.get("num_ctas", 1) > 1:
         write_parities(block, first[0])
     if stores:
-        block.ops.pop()                                  # the wait for all stores is the store role's
+        block.ops.pop()  # the wait for all stores is the store role's
         write_stores(fn, block, False, b)
     return block
 

@@ -55,7 +55,7 @@ class _Loop:
     def __init__(self, loop: Op):
         self.loop, self.body = loop, loop.regions[0]
         self.inner, own = {op: None for op in listed(self.body)}, {self.body}
-        self.ops: dict[Op, None] = {}        # all but those of loops in it
+        self.ops: dict[Op, None] = {}  # all but those of loops in it
         for op in self.inner:
             if op.parent in own:
                 self.ops[op] = None

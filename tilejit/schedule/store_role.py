@@ -128,7 +128,7 @@ class _Ring:
     puts: bool
     full: Value
     empty: Value
-    opposite: dict[tuple[Value, Block | None], Value] = field(default_factory=dict)    # a parity, where it is known
+    opposite: dict[tuple[Value, Block | None], Value] = field(default_factory=dict)  # a parity, where it is known
 
     def pieces(self, store: Op) -> int:
         axis, ctas = store.attrs["axis"], self.fn.attrs.get("num_ctas", 1)
@@ -144,7 +144,7 @@ class _Ring:
         odd = self.opposite.get((even, None)) or self.opposite.get((even, b.block))
         if odd is None:
             odd = self.opposite[even, b.block] = b("sub", b.const(1, int32), even)
-            self.opposite[odd, None] = even              # known wherever the one is that was made from it
+            self.opposite[odd, None] = even  # known wherever the one is that was made from it
         return even, odd, odd if self.rounds(op) % 2 else even
 
     def stream(self, op: Op, b: Builder) -> Value:

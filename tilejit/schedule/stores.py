@@ -51,7 +51,7 @@ def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Stagin
     desc = op.operands[0].desc
     assert isinstance(t.elem, DType) and t.layout is not None
     ctas, shape, layout, cut = fn.attrs.get("num_ctas", 1), t.shape, t.layout, None
-    merged = desc.ahead_of(len(shape)) is None              # some of its rows would be no block
+    merged = desc.ahead_of(len(shape)) is None  # some of its rows would be no block
     if ctas > 1:
         cut = divided_dim(t.layout, ctas)
         if cut is None or merged:
@@ -81,7 +81,7 @@ def stage_stores(fn: Function) -> Function:
     if not stores:
         return fn
     top, buffers, found = top_of(fn), dict[tuple[Buffer, int], Value](), dict[Op, Staging]()
-    for op in sorted(stores, key=lambda op: "channel" not in op.attrs):        # those of a store role first
+    for op in sorted(stores, key=lambda op: "channel" not in op.attrs):  # those of a store role first
         t = op.operands[1].tile
         found[op] = s = staging_of(op, t, fn, in_rounds="channel" in op.attrs)
         cut, other = ("columns", "rows") if s.axis == len(s.buffer.shape) - 1 else ("rows", "columns")

@@ -24,12 +24,12 @@ class Stretch:
         t, layout = load.result.tile, load.result.layout
         self.alone, turn = ctas == 1, strip_size(layout, ctas)
         size = max(1, t.elem.bits // 8)
-        self.each = STRIP // size            # elements of a thread in a strip
+        self.each = STRIP // size  # elements of a thread in a strip
         if not turn and not self.aligned() and layout.contiguous_registers(0) * size < STRIP:
             self.each = min(SINGLE, self.each)
-        self.at_once = STRIP // size // self.each    # such strips as one
+        self.at_once = STRIP // size // self.each  # such strips as one
         count = max(1, layout.num_registers // self.each)
-        if turn:                             # a strip of each CTA at least
+        if turn:  # a strip of each CTA at least
             count = min(count, t.shape[0] // turn // ctas)
         self.row = Row(t.shape, layout, count, ctas if turn else 1)
         at = self.begin = block.ops.index(load)
@@ -88,7 +88,7 @@ class Stretch:
             return op.parent is self.block and self.begin <= self.block.ops.index(op) < self.end or op is self.load
         elif not op.define.pure or not ("elementwise" in op.define.traits or "registers" in op.define.traits and
                                         not any(isinstance(x.type, Tile) for x in op.operands)):
-            return False             # (constants, ranges and splats are those of a strip)
+            return False  # (constants, ranges and splats are those of a strip)
         return all(self.can(x, seen) for x in op.operands)
 
     def may_be_side_by_side(self, inside: list[Op]) -> bool:

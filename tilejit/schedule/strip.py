@@ -72,13 +72,13 @@ class Strip:
 
     def _write(self, op: Op, t: Tile) -> Value:
         attrs = of_size(op, t)
-        if self.row.each:                    # neither accesses nor masks of several: they begin elsewhere
+        if self.row.each:  # neither accesses nor masks of several: they begin elsewhere
             attrs = {k: 1 if k == "vec" else x for k, x in attrs.items() if k != "runs"}
         if op.name == "arange":
             index = self._range(op, t)
             return self._new(op, [index, self._new(op, [self.at], {"shape": t.shape}, t, "splat")], {}, t, "add")
         if self.first is not None and self.first.ends_at(op.result) is self.first.bound:
-            index = self.of(op.operands[op.attrs["pred"] == "gt"])      # those before the row are great numbers
+            index = self.of(op.operands[op.attrs["pred"] == "gt"])  # those before the row are great numbers
             many = Tile(t.shape, uint32, t.layout)
             end = self.b("cast", self.first.clamped(0, self.row.shape[0], self.b), dtype=uint32)
             ends = self._new(op, [end], {"shape": t.shape}, many, "splat")
@@ -89,8 +89,8 @@ class Strip:
             attrs = {k: x for k, x in attrs.items() if limit or k != "fill"}
             return self._new(op, [view, *(self.b("sub", x, self.at) for x in limit)], attrs, t)
         if found := from_start(op.result):
-            base, counted = found            # the offset of the strip goes into the number
-            if self.ahead:                   # that of the iteration's first strip, and a constant
+            base, counted = found  # the offset of the strip goes into the number
+            if self.ahead:  # that of the iteration's first strip, and a constant
                 start = self.b("ptr_add", self.starts[base], self.b.const(self.ahead * self.row.size, int32))
             else:
                 start = self.starts[base] = self.b("ptr_add", self.row.now.get(base, base), self.at)

@@ -100,14 +100,14 @@ class _Passes:
         b.op("row_put", self.stretch.load.operands[0], base,
              whole if self.ends.bound is None else self.ends.clamped(0, most, b))
 
-    # -- writing ----------------------------------------------------------------------------------------------
+    # -- writing --
     def write(self) -> None:
         ops = self.stretch.block.ops
         inside, rest = ops[self.stretch.begin:self.stretch.end], ops[self.stretch.end:]
         self.stretch.block.ops = ops[:self.stretch.begin]
         b = Builder(self.stretch.block)
         within = set(inside)
-        waiting: list[Op] = []               # sinks of the next pass
+        waiting: list[Op] = []  # sinks of the next pass
         #: slots that are given back behind all passes, and what fills those again
         given: list[Op] = []
         for op in inside:
@@ -151,11 +151,11 @@ class _Passes:
         start, last = first, None
         values: dict[Op, list[Value]] = {}
         stores: list[Op] = []
-        if self.row.before is not None:      # the first and the last strip have the mask
+        if self.row.before is not None:  # the first and the last strip have the mask
             last, start = self.ends_in(b), b.const(1, int32)
             values = self.strips(sinks, Strip(self.row, first, b, first=self.ends), stores)
             end = b("maximum", last, start)
-        elif early:                          # the last strip has the mask
+        elif early:  # the last strip has the mask
             end = self.ends_in(b)
             values = self.strips(sinks, Strip(self.row, end, b), stores)
         elif folds:
@@ -174,12 +174,12 @@ class _Passes:
         results = self.loop(sinks, start, end, 1, early, results, b)
         for group in [folds] if not any("ctas" in op.attrs for op in folds) else [[op] for op in folds]:
             n = sum(len(op.operands) for op in group)
-            if group:                        # one reduction for several: there is one barrier
+            if group:  # one reduction for several: there is one barrier
                 joint = joined(group, results[:n], b)
                 self.row.now.update(zip((r for op in group for r in op.results), joint.results))
             results = results[n:]
         for op in folds if early else ():
-            if "ctas" in op.attrs:           # once, into what all CTAs have
+            if "ctas" in op.attrs:  # once, into what all CTAs have
                 self.rest[op.result] = op
             else:
                 self.fold_rest(op, op.result, b)

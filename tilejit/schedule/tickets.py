@@ -106,7 +106,7 @@ class _Awaiting:
     ring: Channel
     peeks: int
     again: bool
-    earlier: Value | None = None          # the slot before the last one, where that was awaited
+    earlier: Value | None = None  # the slot before the last one, where that was awaited
 
     def wait(self, op: Op, values: list[Value]) -> list[Value]:
         """Views of a ticket's slot, whose addresses are known before the bytes are there, and the wait for those."""

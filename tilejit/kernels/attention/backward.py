@@ -81,7 +81,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     count, exact = max(rows // bm, 1) * heads, together and case.deterministic
     sums = tilejit.empty_like(q, (count, bm * wide), tilejit.language.int32 if exact else fp32) if together else None
     units = tilejit.empty_like(q, (count, bm), fp32) if exact else None
-    spans = 1 << min(4, (steps - 1).bit_length())         # of a head's keys, a program each
+    spans = 1 << min(4, (steps - 1).bit_length())  # of a head's keys, a program each
     bounds = tilejit.empty_like(q, (batch, kv_heads, 2, spans), tilejit.language.int32) if exact else None
     lost = tilejit.empty_like(q, (batch, kv_heads), tilejit.language.int32) if exact and iq.dtype == \
         tilejit.language.float16 else None
@@ -106,7 +106,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
     settings = dict(GROUP=group, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=warps,
                     num_stages=2 if bm == 128 else None,
-                    products_ahead=alone or None)          # it has the registers, by a few
+                    products_ahead=alone or None)  # it has the registers, by a few
     if steps and batch:
         to = [(ragged_rows if packed else blocks_of)(tilejit.array_info(x), bn, w).over(x)
               for x, w in ((dk, wide), (dv_out, wide_v))]

@@ -231,7 +231,7 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, units, k, v, dk, dv, last, b
                 ds = score_gradient(p, weight_grad, delta, scores, factor, m + columns, key, at, opts).to(k.dtype)
             if sums is not None:
                 dq = tl.dot(last.T, k)
-            dk = tl.dot(ds, q, dk)                   # under which sums go out
+            dk = tl.dot(ds, q, dk)  # under which sums go out
             if sums is not None:
                 add_held(sums, units, dq, block, BM, D)
                 last, block = ds, (low + m) // BM * at.heads + head
@@ -280,7 +280,7 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
     part = tl.maximum(whole, tl.minimum(part // BM * BM, end))
     low = padded_row(at, queries, opts.sequences, BM)
     last, block = None, None
-    if sums is not None:                             # the first block gets zeros
+    if sums is not None:  # the first block gets zeros
         last = tl.zeros([BN, BM], k.dtype)
         block = (low + tl.minimum(begin, tl.maximum(at.queries - 1, 0) // BM * BM)) // BM * heads + kv_head * GROUP
     for g in tl.range(0, GROUP):

@@ -119,8 +119,8 @@ def keys_of_tile(size: int, queries: int, keys: int, wide: int, wide_v: int, cau
         most = min(most, (EIGHT_ROOM - 2 * causal - EIGHT_MORE * (not plain) - wide_v // 2) * 8 // 5)
     else:
         most = min(most, 128 if wide_v <= 128 and wide <= 192 else 80 if wide_v > 192 else 64)
-    even = all(n & (n - 1) == 0 for n in (wide, wide_v))           # a block has one size that is no power of two
-    every = 128 * tilejit.cdiv(queries, 128 * 64)                  # of the blocks of queries 64 at most are looked at
+    even = all(n & (n - 1) == 0 for n in (wide, wide_v))  # a block has one size that is no power of two
+    every = 128 * tilejit.cdiv(queries, 128 * 64)  # of the blocks of queries 64 at most are looked at
     ends = range(every, queries + every, every) if causal else (queries,)
     seen = [max(1, min(keys, keys - queries + end)) for end in ends]
     sizes = {min(n, most // step * step) for n in SIZES}
@@ -175,13 +175,13 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bn else 0
     blocks = tilejit.cdiv(queries, bm)
     if persistent is None:
-        alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)    # sequences
+        alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)  # sequences
         persistent = plain and split == 1 and alike and not (case.dropout or tiles) \
             and max(wide, wide_v) <= 128 and (bm > 128 or _equal(blocks, heads * batch, case.high, chip))
     # No registers for scores ahead where three warpgroups also have ends or several blocks.
     ahead = bm > 128 and not ends and not any(infos)
     turns = plain and max(wide, wide_v) <= (128 if eight else 64) and TURNS.get(bm, False)
-    sorts = case.high and (bm > 128 or not persistent)       # pairs of blocks take as long as other pairs
+    sorts = case.high and (bm > 128 or not persistent)  # pairs of blocks take as long as other pairs
     together = _together(heads, keys * (wide + wide_v) * k.dtype.bytes) if sorts else 1
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,

@@ -42,8 +42,8 @@ def turn_kernel(v, out, keys, padded, heads, batch_stride, row_stride, head_stri
     x1 = tl.load(where + row, (key + 1 < keys)[:, None] & some, other=0)
     x8 = tl.load(where + row * 8, (key + 8 < keys)[:, None] & some, other=0)
     x9 = tl.load(where + row * 9, (key + 9 < keys)[:, None] & some, other=0)
-    low, high = merged(x0, x1, "0x5140"), merged(x8, x9, "0x5140")           # bytes 0 of both, and bytes 1
-    more, most = merged(x0, x1, "0x7362"), merged(x8, x9, "0x7362")          # 2, and 3
+    low, high = merged(x0, x1, "0x5140"), merged(x8, x9, "0x5140")  # bytes 0 of both, and bytes 1
+    more, most = merged(x0, x1, "0x7362"), merged(x8, x9, "0x7362")  # 2, and 3
     even = tl.join(merged(low, high, "0x5410"), merged(more, most, "0x5410"))
     odd = tl.join(merged(low, high, "0x7632"), merged(more, most, "0x7632"))
     turned = tl.join(even, odd).permute(1, 2, 3, 0).reshape([D, BLOCK // 4])

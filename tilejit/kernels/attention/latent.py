@@ -135,7 +135,7 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
     batch, queries, heads, d = _check(iq, ic, iu, ip, dv)
     keys = ic.shape[1] if pages is None else ip.shape[1] * ic.shape[1]
     page = 0 if pages is None else ic.shape[1]
-    bn = KEYS if not page else min(KEYS, page & -page)              # warpgroups divide them: powers of two
+    bn = KEYS if not page else min(KEYS, page & -page)  # warpgroups divide them: powers of two
     if page % LEAST_KEYS:
         bn = LOOKED_UP
     fp32, rows = tilejit.language.float32, queries * heads

@@ -163,7 +163,7 @@ def seen(query, key, at, prefix, opts):
     shift = at.keys - at.queries
     keep = key < at.keys
     if opts.band.right is not None:
-        if query.shape[0] == 1 and opts.band.prefix is None:        # a thread has fewer keys, which nothing else needs
+        if query.shape[0] == 1 and opts.band.prefix is None:  # a thread has fewer keys, which nothing else needs
             near = key - (shift + opts.band.right) <= query
         else:
             near = key <= query + (shift + opts.band.right)

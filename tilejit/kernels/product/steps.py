@@ -22,7 +22,7 @@ def accumulate(p, at):
         b = p.LOAD_B(p.b, at, at.n, k, p.BN, p.BK)
         acc = tl.dot(a, b.T, acc)
     if TAIL > 0:
-        for k in range(last, last + 1):      # as a loop: in the slots of the one before
+        for k in range(last, last + 1):  # as a loop: in the slots of the one before
             a = p.LOAD_A(p.a, at, at.m, k, p.BM, p.BK)
             b = p.LOAD_B(p.b, at, at.n, k, p.BN, p.BK)
             acc = tl.dot(a, b.T, acc, depth=TAIL)

@@ -88,7 +88,7 @@ def groups(p, args):
     BC: tl.constexpr = p.BM if p.SWAP else p.BN
     across = tl.cdiv(p.M if p.SWAP else p.N, BC)
     programs = tl.num_programs(0)
-    tile = tl.program_id(0)                   # the next one of this program, counted from the group's first
+    tile = tl.program_id(0)  # the next one of this program, counted from the group's first
     for e in range(0, count):
         if CAPACITY is None:
             start = tl.load(sizes + e)

@@ -93,7 +93,7 @@ def cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n,
     e = tl.exp(v - m)
     s = row_sum(e, ROWS)
     logarithm = m + tl.log(s)
-    if dx is not None:                          # another CTA may have written there
+    if dx is not None:  # another CTA may have written there
         picked = row_sum(tl.where(inside & (cols == t), v, 0.0), ROWS)
     w = 1.0
     weights = columns * 1.0

@@ -34,7 +34,7 @@ def activated(z, ACTIVATION: tl.constexpr):
         d = p + z * tl.exp(-0.5 * z * z) * 0.3989422804014327
     else:
         inner = 0.7978845608028654 * (z + 0.044715 * z * z * z)
-        p = tl.sigmoid(2.0 * inner)                    # (1 + tanh(inner)) / 2
+        p = tl.sigmoid(2.0 * inner)  # (1 + tanh(inner)) / 2
         y = z * p
         d = p + z * 2.0 * p * (1.0 - p) * 0.7978845608028654 * (1.0 + 0.134145 * z * z)
     return y, d

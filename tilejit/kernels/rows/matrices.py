@@ -78,7 +78,7 @@ def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
     """How a kernel of whole rows of such matrices is launched (`row_launch`). double: the widest row of fp64."""
     sizes = [tilejit.array_info(m.array).dtype.bytes for m in kept]
     widest = double if max(sizes) == 8 else WIDEST
-    if tilejit.chip() == "sm_80":                     # neither clusters nor rows that stay in shared memory
+    if tilejit.chip() == "sm_80":  # neither clusters nor rows that stay in shared memory
         widest = min(widest, IN_REGISTERS // sum(sizes))
     return row_launch(kept[0].n, kept[0].columns, widest, size=sum(sizes))
 

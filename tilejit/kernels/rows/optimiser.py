@@ -53,7 +53,7 @@ def adamw_kernel(table, blocks, count, rate, beta1, beta2, eps, decay, correctio
     left = tl.load(table + 4 * count + tensor) - start
     by = None if factor is None else tl.load(factor)
     at = tl.arange(0, BLOCK)
-    if left >= BLOCK:                       # without a mask, 16 bytes at a time
+    if left >= BLOCK:  # without a mask, 16 bytes at a time
         adamw_block(param + at, grad + at, first + at, second + at, None, by, rate, beta1, beta2, eps, decay,
                     correction1, correction2)
     else:

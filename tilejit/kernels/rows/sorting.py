@@ -41,7 +41,7 @@ def key_of(v, at, there, DESCENDING: tl.constexpr, NARROW: tl.constexpr):
         order = order.to(tl.int64)
     if not DESCENDING:
         order = -1 - order
-    if NARROW:                                   # behind elements of that order by their columns
+    if NARROW:  # behind elements of that order by their columns
         return tl.where(there, order, -32768) * 65536 + (65535 - at)
     # 2^33 below all keys that there are
     return tl.where(there, order, -(1 << 30) * 8) * (1 << 24) + ((1 << 24) - 1 - at)

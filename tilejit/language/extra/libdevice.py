@@ -1,9 +1,4 @@
-"""Functions of CUDA's math library by its names, in fp32 and fp64, and single instructions on integers and bits.
-
-fp32: functions of the language (exp, log, sin, tanh, erf, ..) are its approximations; the others are computed in fp64
-and rounded, so within 1 ulp. fp64: see `elementary.py`. Names with a rounding (`add_rz`, `float2int_rd`, ..) are one
-instruction each, correctly rounded.
-"""
+"""Functions of CUDA's math library by its names, in fp32 and fp64, and single instructions on integers and bits."""
 from __future__ import annotations
 
 import math as host
