@@ -56,7 +56,7 @@ def do_bench(fn: Callable[[], Any], warmup: float = 25, rep: float = 100, grad_t
 
     fn()
     torch.cuda.synchronize()
-    scratch = torch.empty(256 << 20, dtype=torch.int8, device="cuda")       # several times an H200's 50 MB of L2
+    scratch = torch.empty(256 << 20, dtype=torch.int8, device="cuda")  # several times an H200's 50 MB of L2
     probes = [timed(True) for _ in range(5)]
     torch.cuda.synchronize()
     estimate = max(1e-3, sum(s.elapsed_time(e) for s, e in probes) / len(probes))

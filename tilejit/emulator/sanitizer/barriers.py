@@ -38,7 +38,7 @@ class Barriers:
         self.cluster_open = world.nothing
         self.cluster_done = world.nothing
 
-    # -- mbarriers -----------------------------------------------------------------------------------
+    # -- mbarriers --
     def init(self, agent: WarpId, pc: int, cta: int, offset: int, live: bool) -> None:
         w, name = self.world, self.reporter.program.barrier_name(pc, offset)
         if live:
@@ -135,7 +135,7 @@ class Barriers:
         if b is not None:
             self.world.observe(self.world.slot(agent), b.done, sem)
 
-    # -- named barriers and the cluster's --------------------------------------------------------------
+    # -- named barriers and the cluster's --
     def named_arrive(self, agent: WarpId, pc: int, number: int) -> None:
         slot = self.world.slot(agent)
         self.named.setdefault((agent.cta, number), {})[agent] = (self.world.publish(slot, "release"), pc)

@@ -60,7 +60,7 @@ class Lifetime:
         self.reporter.add(kind, f"{place}: the {self.reporter.access(access)} may come after that CTA has exited",
                           access.pc, (access.agent,), place)
 
-    # -- the cluster barrier -------------------------------------------------------------------------
+    # -- the cluster barrier --
     def arrive(self, slot: int) -> None:
         """barrier.cluster.arrive, relaxed or not (before the warp's clock ticks)."""
         self.arrived = self.arrived.join(self.world.clocks[slot]).join(self.order[slot])

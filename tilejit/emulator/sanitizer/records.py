@@ -52,8 +52,8 @@ class Access:
                  strong: bool, pc: int, seq: int):
         self.number, self.agent, self.slot, self.tick = number, agent, slot, tick
         self.op, self.bit, self.kind, self.strong, self.pc, self.seq = op, bit, kind, strong, pc, seq
-        self.early = False                      # a read of bytes whose writer it did not know of, or had none
-        self.replaced: set[int] = set()         # a write: the accesses that wrote its bytes before
+        self.early = False  # a read of bytes whose writer it did not know of, or had none
+        self.replaced: set[int] = set()  # a write: the accesses that wrote its bytes before
 
     @property
     def writes(self) -> bool:

@@ -37,7 +37,7 @@ class Reporter:
         self.findings.append(Finding(kind, message, p.line(pc) if pc >= 0 else 0, p.loc(pc) if pc >= 0 else None,
                                      tuple(dict.fromkeys(self.warp(a) for a in agents)), self.seed, subject))
 
-    # -- names ---------------------------------------------------------------------------------------
+    # -- names --
     def warp(self, agent: WarpId) -> str:
         role = self.program.role(agent.warp)
         return f"CTA {agent.cta} warp {agent.warp}" + (f" ({role})" if role else "")

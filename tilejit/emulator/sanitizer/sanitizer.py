@@ -42,16 +42,16 @@ class Sanitizer(Listener):
         self.reporter = Reporter(self.findings)
         self.shared = SharedMemory(self.reporter, fence_reads)
 
-    # -- life of the launch ----------------------------------------------------------------------------
+    # -- life of the launch --
     def launch_begin(self, program: object, grid: tuple[int, int, int], block: int,
                      cluster: tuple[int, int, int], seed: int) -> None:
         self.reporter.begin(program, seed)
         self.block = block
-        self.parts: dict[int, Parts] = {}                # by CTA
+        self.parts: dict[int, Parts] = {}  # by CTA
         self.parts_of_op: dict[int, Parts] = {}
         self.instructions = Instructions(program)
         self.late = late_reads(program)
-        self.under_way: dict[WarpId, dict[int, tuple[int, np.ndarray, int]]] = {}    # by load: CTA, addresses, bytes
+        self.under_way: dict[WarpId, dict[int, tuple[int, np.ndarray, int]]] = {}  # by load: CTA, addresses, bytes
         self.ctas = CtaClocks()
         self.globals = GlobalMemory(self.reporter, self.ctas)
         self.maps = TensorMaps(self.reporter, self.globals)
@@ -81,7 +81,7 @@ class Sanitizer(Listener):
     def warp_exit(self, agent: WarpId) -> None:
         self.parts[agent.cta].lifetime.exits(agent)
 
-    # -- memory ----------------------------------------------------------------------------------------
+    # -- memory --
     def access(self, agent: WarpId, pc: int, kind: str, space: str, lanes: int, addresses: np.ndarray,
                size: int, cta: int) -> None:
         parts = self.parts[agent.cta]
@@ -122,7 +122,7 @@ class Sanitizer(Listener):
                           + (f", and as many in {len(starts) - 1} other rows" if len(starts) > 1 else ""), issued.pc,
                           (issued.agent,))
 
-    # -- asynchronous operations -----------------------------------------------------------------------
+    # -- asynchronous operations --
     def issue(self, op: int, kind: str, agent: WarpId, pc: int, lane: int, proxy: str,
               barrier: tuple[int, int] | None, bytes: int) -> None:
         parts = self.parts_of_op[op] = self.parts[agent.cta]
@@ -135,7 +135,7 @@ class Sanitizer(Listener):
             new.after = [o for o in parts.world.ops.values() if o.kind == kind and o is not new and o.agent == agent]
         else:
             parts.barriers.issue(new)
-            if kind == "st_async":            # its complete-tx releases
+            if kind == "st_async":  # its complete-tx releases
                 self.ctas.publish(agent.cta, barrier, "release")
 
     def group_wait(self, agent: WarpId, pc: int, kind: str, lane: int, done: list[int], read_only: bool) -> None:
@@ -151,7 +151,7 @@ class Sanitizer(Listener):
         slot = parts.world.slot(agent)
         parts.world.clocks[slot] = parts.world.clocks[slot].with_ops(bits)
 
-    # -- wgmma and registers -----------------------------------------------------------------------------
+    # -- wgmma and registers --
     def wgmma_fence(self, agent: WarpId, pc: int) -> None:
         world = self.parts[agent.cta].world
         slot = world.slot(agent)
@@ -175,7 +175,7 @@ class Sanitizer(Listener):
     def set_registers(self, agent: WarpId, pc: int, count: int, increase: bool) -> None:
         self.parts[agent.cta].registers.budget[agent] = count
 
-    # -- mbarriers -------------------------------------------------------------------------------------
+    # -- mbarriers --
     def mbarrier_init(self, agent: WarpId, pc: int, cta: int, offset: int, count: int, live: bool) -> None:
         self.parts[cta].barriers.init(agent, pc, cta, offset, live)
 
@@ -215,7 +215,7 @@ class Sanitizer(Listener):
         self.parts[cta].barriers.wait(agent, pc, cta, offset, sem)
         self.ctas.observe(agent.cta, (cta, offset), "relaxed")
 
-    # -- other synchronisation --------------------------------------------------------------------------
+    # -- other synchronisation --
     def barrier_arrive(self, agent: WarpId, pc: int, barrier: int, threads: int, waits: bool) -> None:
         self.parts[agent.cta].barriers.named_arrive(agent, pc, barrier)
 
@@ -245,7 +245,7 @@ class Sanitizer(Listener):
             self.ctas.proxy_fence(agent.cta)
         elif kind == "proxy.tensormap":
             self.maps.release(agent)
-            self.ctas.fence(agent.cta)               # what is written from here on is another write
+            self.ctas.fence(agent.cta)  # what is written from here on is another write
         elif not kind.startswith("proxy"):
             self.ctas.fence(agent.cta)
 

@@ -43,8 +43,8 @@ class CtaClocks:
     def __init__(self) -> None:
         self.ticks: dict[int, int] = {}
         self.seen: dict[int, dict[int, int]] = {}
-        self.relaxed: dict[int, dict[int, int]] = {}       # observed by relaxed reads, known after the next fence
-        self.released: dict[int, dict[int, int]] = {}      # at the last fence: what relaxed writes publish
+        self.relaxed: dict[int, dict[int, int]] = {}  # observed by relaxed reads, known after the next fence
+        self.released: dict[int, dict[int, int]] = {}  # at the last fence: what relaxed writes publish
         self.flags: dict[Place, dict[int, int]] = {}
 
     def now(self, cta: int) -> int:

@@ -20,10 +20,10 @@ _BYTES = 128
 class TensorMaps:
     def __init__(self, reporter: Reporter, memory: GlobalMemory):
         self.reporter, self.memory = reporter, memory
-        self.released: dict[WarpId, int] = {}             # writes of the warp below this number
-        self.acquired: dict[tuple[int, int], set[int]] = {}       # (CTA, address) -> writes
-        self.reading: dict[WarpId, int] = {}              # what the copy that is being issued uses
-        self.used: dict[int, list[Op]] = {}               # address -> copies that may not be done
+        self.released: dict[WarpId, int] = {}  # writes of the warp below this number
+        self.acquired: dict[tuple[int, int], set[int]] = {}  # (CTA, address) -> writes
+        self.reading: dict[WarpId, int] = {}  # what the copy that is being issued uses
+        self.used: dict[int, list[Op]] = {}  # address -> copies that may not be done
 
     def release(self, agent: WarpId) -> None:
         self.released[agent] = len(self.memory.writes)

@@ -21,18 +21,18 @@ class World:
         self.nothing = nothing
         # Every warp starts at tick 1: tick 0 means "nothing of it".
         self.clocks = [nothing.ticked(w) for w in range(self.warps)]
-        self.released = [nothing] * self.warps        # at the warp's last fence: what relaxed arrivals publish
-        self.relaxed = [nothing] * self.warps         # observed by relaxed waits, known after the next fence
-        self.waited = [0] * self.warps                # up to which tick of its own a wait or proxy fence has come back
-        self.at_fence: list[Clock | None] = [None] * self.warps      # at the warp's last wgmma.fence
+        self.released = [nothing] * self.warps  # at the warp's last fence: what relaxed arrivals publish
+        self.relaxed = [nothing] * self.warps  # observed by relaxed waits, known after the next fence
+        self.waited = [0] * self.warps  # up to which tick of its own a wait or proxy fence has come back
+        self.at_fence: list[Clock | None] = [None] * self.warps  # at the warp's last wgmma.fence
         self.shadows = {cta: Shadow(size) for cta in ctas}
         self.sets = ReaderSets()
         self.accesses: list[Access | None] = [None]
         self._interned: dict[tuple[object, ...], Access] = {}
         self.ops: dict[int, Op] = {}
-        self.flags: dict[tuple[int, int], Clock] = {}        # what strong writes to (CTA or -1, address) publish
-        self.barrier_bytes: dict[int, dict[int, str]] = {cta: {} for cta in ctas}      # live mbarriers: offset -> name
-        self.strong_writes = False                           # there have been some to shared memory
+        self.flags: dict[tuple[int, int], Clock] = {}  # what strong writes to (CTA or -1, address) publish
+        self.barrier_bytes: dict[int, dict[int, str]] = {cta: {} for cta in ctas}  # live mbarriers: offset -> name
+        self.strong_writes = False  # there have been some to shared memory
         self.seq = 0
         self._bits = 0
 
@@ -51,7 +51,7 @@ class World:
         self._bits += 1
         return 1 << (self._bits - 1)
 
-    # -- publishing and observing --------------------------------------------------------------------
+    # -- publishing and observing --
     def publish(self, slot: int, sem: str) -> Clock:
         clock = self.released[slot] if sem == "relaxed" else self.clocks[slot]
         self.tick(slot)
@@ -75,7 +75,7 @@ class World:
             self.released[slot] = self.clocks[slot]
             self.tick(slot)
 
-    # -- operations ----------------------------------------------------------------------------------
+    # -- operations --
     def issue(self, number: int, kind: str, agent: WarpId, pc: int) -> Op:
         slot = self.slot(agent)
         self.seq += 1
