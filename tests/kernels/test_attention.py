@@ -65,7 +65,7 @@ def test_against_float64(target: str, shape: tuple) -> None:
 
 
 @pytest.mark.parametrize("tiles, causal", [((192, 112), True), ((192, 96), False), ((128, 80), True), ((64, 16), False),
-                                           ((256, 64), False)])
+                                           ((256, 64), False), ((192, 128), False)])
 def test_blocks_of_other_sizes(tiles: tuple[int, int], causal: bool) -> None:
     """Three warpgroups of 192 queries, four of 256, blocks of keys that are no power of two."""
     q, k, v = inputs(1, 200, 250, 1, 1, 64, 64)

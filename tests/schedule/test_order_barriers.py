@@ -66,6 +66,15 @@ def test_when_a_turn_goes_on(when, want):
     assert [op.attrs.get("stays", False) for op in body.ops if op.name == "order_arrive"] == [when is not True]
 
 
+def test_products_that_are_not_under_way_by_then_are_not_waited_for():
+    lines = ("issue x %0", "%xs = dot_wait %x", *FOLD, "issue y %1", "%ys = dot_wait %y", "%v = exp2 %ys")
+    fn = sink_waits(parse_function(loop(*lines)))
+    fn.attrs["ping_pong"] = "products"
+    verify(order(fn))
+    issue = ["order_wait", "dot_async", "order_arrive", "dot_wait"]
+    assert shape(fn) == ["order_begin", "for", *issue, *issue, "exp2", "order_end"]
+
+
 def test_other_times_are_refused():
     _, args, constants = arguments(256, num_warps=8, bm=128, ping_pong="sums")
     with pytest.raises(tilejit.CompilationError, match="ping_pong='sums' is not legal"):

@@ -60,11 +60,14 @@ def _deal(body: Block, groups: int, when: bool | str) -> bool:
 
 
 def _used(body: Block, dot: Op) -> tuple[Op, Op, list[Op]] | None:
-    """What folds the sums of a turn's first product, and the wait for the others behind that, with its releases."""
+    """What folds the sums of a turn's first product, and the wait for the others behind that, with its releases; None
+    where those are not under way by then."""
     ops = body.ops[body.ops.index(dot):]
     waits = [i for i, op in enumerate(ops) if op.name == "dot_wait"]
     if len(waits) != 2 or dot.result not in ops[waits[0]].operands:
         return None
-    fold = next((op for op in ops[waits[0]:waits[1]] if op.name == "reduce"), None)
+    fold = next((i for i in range(waits[0], waits[1]) if ops[i].name == "reduce"), None)
+    if fold is None or any(v.op in ops[fold:] for v in ops[waits[1]].operands):
+        return None
     releases = list(takewhile(lambda op: op.name == "mbar_arrive", ops[waits[1] + 1:]))
-    return None if fold is None else (fold, ops[waits[1]], releases)
+    return ops[fold], ops[waits[1]], releases
