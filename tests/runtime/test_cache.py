@@ -133,7 +133,7 @@ def test_least_recently_used_goes_first():
     cache.clear()
     keys = [{**KEY, "n": i} for i in range(4)]
     now = time.time()
-    with tilejit.knobs(cache_dir=str(cache.folder()), cache_size=3 * size + 60):
+    with tilejit.knobs(cache_dir=str(cache.folder()), cache_size=7 * size // 2):
         for i, key in enumerate(keys[:3]):
             cache.write(key, ENTRY)
             os.utime(cache._file(cache.folder(), cache.key_text(key)), (now - 100 + i, now - 100 + i))
@@ -164,6 +164,17 @@ def test_a_folder_with_room_is_not_looked_through_at_each_entry(monkeypatch):
     with tilejit.knobs(cache_dir=str(cache.folder()), cache_size=1):
         cache.write({**KEY, "n": 9}, ENTRY)
         assert len(looks) == 2 and not files()
+
+
+def test_a_full_folder_is_not_looked_through_at_each_entry(monkeypatch):
+    large = cache.Cached("ptx", os.urandom(60_000), META, None)
+    looks, evict = [], cache._evict
+    monkeypatch.setattr(cache, "_evict", lambda base: looks.append(base) or evict(base))
+    with tilejit.knobs(cache_dir=str(cache.folder()), cache_size=2_000_000):
+        for i in range(90):
+            cache.write({**KEY, "n": i}, large)
+            assert sum(p.stat().st_size for p in files()) <= 2_000_000
+    assert len(looks) <= 30
 
 
 def test_list_and_clear():

@@ -178,6 +178,8 @@ def write(key: dict[str, Any], entry: Cached) -> None:
 _sizes: dict[Path, tuple[int, float]] = {}
 #: Seconds after which others may have written much.
 _TRUSTED = 60.0
+#: What part of the limit stays where it is exceeded: a full folder is not looked through again at the next entry.
+_KEPT = 0.9
 
 
 def _written(base: Path, size: int) -> None:
@@ -185,7 +187,7 @@ def _written(base: Path, size: int) -> None:
     and then."""
     known, when = _sizes.get(base, (0, 0.0))
     known += size
-    if not when or time.monotonic() - when > _TRUSTED or known > knobs.current().cache_size * 0.9:
+    if not when or time.monotonic() - when > _TRUSTED or known > knobs.current().cache_size:
         known, when = _evict(base), time.monotonic()
     _sizes[base] = known, when
 
@@ -260,13 +262,14 @@ def _stats(base: Path, pattern: str) -> list[tuple[float, int, Path]]:
 
 
 def _evict(base: Path) -> int:
-    """Remove the least recently used entries above the limit, and what dead writers left; returns the bytes that
-    stay."""
+    """Remove the least recently used entries where the limit is exceeded, and what dead writers left; returns the bytes
+    that stay."""
     rows = sorted(_stats(base, "*" + _SUFFIX) + _stats(base, "*" + _NOTE))
     limit = knobs.current().cache_size
     total = sum(size for _, size, _ in rows)
+    most = limit if total <= limit else _KEPT * limit
     for _, size, path in rows:
-        if total <= limit:
+        if total <= most:
             break
         _remove(path)
         total -= size
