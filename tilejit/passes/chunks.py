@@ -95,8 +95,8 @@ def _much(fn: Function, block: Block, threads: int) -> list[Op]:
 
 def _sorts_much(block: Block, threads: int) -> list[Op]:
     return [op for op in block.ops if op.name == "sort_runs" and op.attrs["falling"] is not None
-            and shape_of(op.result.type) == (op.attrs["run"],) and (
-                _cost(op, threads) > MOST or _numbers(op.result, threads) > min(REGISTERS, SHARED // threads))]
+            and shape_of(op.result.type) == (op.attrs["run"],)
+            and _numbers(op.result, threads) > min(REGISTERS, SHARED // threads)]
 
 
 def _sort(fn: Function, op: Op, threads: int) -> bool:
