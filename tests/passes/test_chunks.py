@@ -435,10 +435,14 @@ def sorted_whole(x, out, N: tl.constexpr):
     tl.store(out + tl.arange(0, N), v - tl.sum(v))
 
 
-def test_a_sorted_tile_that_is_needed_whole_is_an_error(monkeypatch):
-    monkeypatch.setattr(chunks, "REGISTERS", 4)
-    monkeypatch.setattr(chunks, "ELEMENTS", 4)
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_a_sorted_tile_that_is_needed_whole_stays_in_registers(target, monkeypatch):
+    for name, value in {"REGISTERS": 4, "ELEMENTS": 4}.items():
+        monkeypatch.setattr(chunks, name, value)
     monkeypatch.setenv("TILEJIT_CACHE", "0")
-    with pytest.raises(tilejit.CompilationError, match="sort fewer elements") as e:
-        sorted_whole.compile("*fp32", "*fp32", 1024, num_warps=1)
-    assert "tl.sort(tl.load(" in str(e.value)
+    x = RNG.integers(0, 100, 1024).astype("f")
+    out = np.zeros_like(x)
+    with tilejit.knobs(target=target):
+        compiled = tilejit.kernel(sorted_whole.fn)[(1,)](x, out, 1024, num_warps=1)
+    np.testing.assert_array_equal(out, np.sort(x) - x.sum())
+    assert ".local" not in compiled.ptx and "sort at" in compiled.report() and "in memory of" not in compiled.report()

@@ -11,6 +11,7 @@ conflicts are read.
 """
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -113,11 +114,9 @@ def plan(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> Plan:
         raise ValueError(f"cannot convert between tiles {src.shape} and {dst.shape}")
     if src.bases_of("warp") == dst.bases_of("warp"):
         same_thread = src.bases_of("lane") == dst.bases_of("lane")
-        try:
+        with suppress(ValueError):  # where elements are in other lanes only, a thread cannot have them from itself
             if same_thread:
                 return Registers(tuple(src.place_of(at, ("register",))["register"] for at in dst.registers()))
-        except ValueError:
-            pass  # some elements are in other lanes only
         found = _swaps(src, dst) or _shuffles(src, dst)
         warps = src.in_size("warp")
         if found is not None and (src.odd_dims or warps > 2 and isinstance(found, Swaps)):

@@ -1,9 +1,11 @@
 """Tiles of very many elements a thread go through a loop, chunk by chunk, instead of through as many registers."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from tilejit.ir import Block, Function, Op, Value, blocks, listed, reached, total_warps, uses
+from tilejit.ir.core import replace
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.ops.shape import exchanges
 from tilejit.ir.target import target_of
@@ -45,8 +47,9 @@ def chunk(fn: Function) -> Function:
             group = Group(fn, block, [op], products=True)
             changed |= _through_loop(group, _cost(op, threads), group.problem(elements, (0,)))
         sums = _sums_much(block, threads)
-        stacked = [_sort(fn, op, threads) for op in _sorts_much(block, threads)]
-        if cost <= MOST and not sums and not any(stacked) and not _loads_much(fn, block, threads):
+        before = list(block.ops)
+        sorts = [_Sort(op, *through_memory(fn, op, ELEMENTS * threads)) for op in _sorts_much(block, threads)]
+        if cost <= MOST and not sums and not sorts and not _loads_much(fn, block, threads):
             continue
         elements = SUMS * 256 // max(threads, 256) * threads if sums else ELEMENTS * threads
         roots = _roots(fn, block)
@@ -56,6 +59,13 @@ def chunk(fn: Function) -> Function:
             dims.sort(key=lambda d: -min((shape[d] for shape in shapes), default=0))
         group = Group(fn, block, roots, products=sums)
         problem = group.problem(elements, dims)
+        if any(s.whole and (problem or s.whole not in group.members) for s in sorts):
+            block.ops = before
+            replace(fn.body, {s.whole.result: s.op.result for s in sorts if s.whole})
+            sorts = [_Sort(s.op, s.problem or problem or "what is stored does not come of it", None) for s in sorts]
+            problem = group.problem(elements, dims)
+        for s in sorts:
+            s.say(fn, _cost(s.op, threads), ELEMENTS * threads)
         if problem and _keep_rows(fn, block, cost, threads):
             cost = sum(_cost(op, threads) for op in block.ops)
             if cost <= MOST and not _loads_much(fn, block, threads):
@@ -95,17 +105,22 @@ def _much(fn: Function, block: Block, threads: int) -> list[Op]:
 
 def _sorts_much(block: Block, threads: int) -> list[Op]:
     return [op for op in block.ops if op.name == "sort_runs" and op.attrs["falling"] is not None
-            and shape_of(op.result.type) == (op.attrs["run"],)
-            and _numbers(op.result, threads) > min(REGISTERS, SHARED // threads)]
+            and shape_of(op.result.type) == (op.attrs["run"],) and (
+                _cost(op, threads) > MOST or _numbers(op.result, threads) > min(REGISTERS, SHARED // threads))]
 
 
-def _sort(fn: Function, op: Op, threads: int) -> bool:
-    """Whether a sort goes through memory; the report says so, or why not."""
-    cost, problem = _cost(op, threads), through_memory(fn, op, ELEMENTS * threads)
-    fn.say("sort", f"sort at {op.place}: about {cost} instructions if every element of a thread had its own; " + (
-        problem or f"chunks of {ELEMENTS * threads} are sorted and merged in memory of the threads"), op.place,
-        instructions=cost)
-    return not problem
+@dataclass
+class _Sort:
+    """A sort, why it is done in registers, or the op that stands for its result in memory."""
+
+    op: Op
+    problem: str
+    whole: Op | None
+
+    def say(self, fn: Function, cost: int, elements: int) -> None:
+        how = self.problem or f"chunks of {elements} are sorted and merged in memory of the threads"
+        fn.say("sort", f"sort at {self.op.place}: about {cost} instructions if every element of a thread had its own; "
+               + how, self.op.place, instructions=cost)
 
 
 def _keep_rows(fn: Function, block: Block, cost: int, threads: int) -> bool:

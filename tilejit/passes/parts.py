@@ -63,6 +63,8 @@ class Group:
         loops = {op for op in self.members if isinstance(op, Op) and op.name == "for"}
         if any(v in entire for loop in loops for v in loop.results):
             return "what a loop carries is needed whole"
+        if any(isinstance(op, Op) and op.name == "stacked" and op.result in entire for op in self.members):
+            return "what is sorted is needed whole"
         stores = [op for op in self.roots if op.define.effects]
         for load in [op for op in listed(self.block) if op.define.effects == {"read"}
                      and (op in self.members or loops.intersection(enclosing(op)))]:

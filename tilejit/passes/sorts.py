@@ -12,21 +12,21 @@ from tilejit.ir.types import Tile, elem_of, int32, shape_of
 from tilejit.passes.parts import Group
 
 
-def through_memory(fn: Function, op: Op, elements: int) -> str:
-    """Sort chunks of so many elements; why that cannot be, or ""."""
+def through_memory(fn: Function, op: Op, elements: int) -> tuple[str, Op | None]:
+    """Sort chunks of so many elements: why that cannot be, or the op that stands for the sorted tile."""
     assert op.parent is not None
     x, group = op.operands[0], Group(fn, op.parent, [op])
     problem = group.problem(elements, (0,))
     if problem:
-        return problem
+        return problem, None
     size, b = shape_of(x.type)[0] // group.count, beside(op)
     stack = b("stack", slots=group.count, type=Tile((size,), elem_of(x.type)))
     _Network(op, stack, b).write(group)
-    whole = b("stacked", stack, slots=group.count)
-    whole.name = op.result.name
-    replace(fn.body, {op.result: whole})
+    whole = b.op("stacked", stack, slots=group.count)
+    whole.result.name = op.result.name
+    replace(fn.body, {op.result: whole.result})
     erase({op}, fn.body)
-    return ""
+    return "", whole
 
 
 class _Network:
