@@ -2,12 +2,7 @@
 
 `plan(src, dst)` asks in turn: is every element already in the right thread (`Registers`), in the right warp (`Swaps`
 where lanes exchange halves of their registers, else `Shuffles`), or must it go through shared memory (`ThroughShared`)?
-What stays within warps goes there, too, where that takes fewer cycles, but for exchanges where more than two warps
-would have to meet (those took longer on an H200).
-
-A tile in shared memory is a layout of `offset`, so a thread finds its registers by `regs^-1 . memory`: an address is
-the xor of one constant per set bit of register, lane and warp (`address_bits`), off which vector widths and bank
-conflicts are read.
+A tile in shared memory is a layout of `offset`; addresses are xors of constants per bit (`address_bits`).
 """
 from __future__ import annotations
 

@@ -4,14 +4,6 @@ A tile with power-of-two sizes has element coordinates made of bits, and so has 
 (register, lane, warp; or an offset in shared memory). The coordinates depend on the place's bits *linearly over GF(2)*:
 they are the xor of one fixed vector (a *basis*) per set bit.
 
-Example: a 4x8 tile over 8 lanes with 4 registers each, two neighbouring columns and two rows a lane:
-
-    register bit 0 -> (0,1)      lane bit 0 -> (0,2)
-    register bit 1 -> (1,0)      lane bit 1 -> (0,4)
-                                 lane bit 2 -> (2,0)
-
-    lane 5 = 0b101, register 3 = 0b11:  (0,2)^(2,0) ^ (0,1)^(1,0) = (3,3)
-
 Transposing permutes the entries of every basis; reshaping relabels bits; a broadcast is a zero basis (two places hold
 the same element); a reduction along a dimension zeroes that entry; a swizzle is a basis with bits in two dimensions;
 converting between layouts is `dst^-1 . src`, a matrix product. Direction is place -> element because several places may

@@ -305,8 +305,7 @@ def _kept(e: Emitter, op: Op) -> None:
 
 @emits("stacked")
 def _stacked(e: Emitter, op: Op) -> None:
-    raise CompilationError(f"a sorted tile {op.result.tile} is needed whole, and its threads have no registers for it: "
-                           "store it, or sort fewer elements", op.loc)
+    raise CompilationError("a sorted tile is needed whole: `chunk` keeps those in registers", op.loc)
 
 
 def _stack_bytes(e: Emitter, v: Value) -> int:

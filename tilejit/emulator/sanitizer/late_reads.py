@@ -33,7 +33,7 @@ def late_reads(program: Any) -> dict[int, frozenset[int]]:
 
 
 def _before_use(entry: Entry, start: int, loaded: frozenset[int]) -> Iterator[int]:
-    """What may be carried out behind `start`, up to and with the first that reads or writes one of these registers."""
+    """What may follow `start`, up to and with the first that reads or writes one of these registers."""
     seen: set[int] = set()
     todo = _next(entry, start)
     while todo:

@@ -420,7 +420,7 @@ def _kept(m: Any, o: Op, stack: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 @op("stacked", "stack", "slots", layout="free")
 def stacked(o: Op) -> list[Type]:
-    """All tiles of the stack one after another, once they are there. Chunks of it are `kept` (`passes/chunks.py`)."""
+    """All tiles of the stack one after another; chunks of it are `kept`."""
     first, *rest = shape_of(o.operands[0].type)
     return [Tile((o.attrs["slots"] * first, *rest), elem_of(o.operands[0].type))]
 
