@@ -38,6 +38,12 @@ def test_a_pointer_type_takes_triton_s_arguments():
     assert tl.pointer_type(tl.int8, 1, True).is_const() and tl.pointer_type(tl.int8).address_space == 1
 
 
+def test_a_pointer_type_answers_as_other_types_do():
+    t = tl.pointer_type(tl.pointer_type(tl.float16))
+    assert repr(t) == t.name == "pointer<pointer<fp16>>" and repr(tl.pointer_type(tl.int8, 1, True)) == "const_pointer<int8>"
+    assert not (t.is_fp16() or t.is_fp8() or t.is_int_signed() or t.is_bool() or t.is_block()) and t.scalar is t
+
+
 def test_there_is_one_object_of_each():
     assert DType("fp32") is tl.float32 and pickle.loads(pickle.dumps(tl.int8)) is tl.int8
     assert copy.deepcopy(tl.bfloat16) is tl.bfloat16

@@ -18,11 +18,35 @@ def gather_rows(tables, out, n, BLOCK: tl.constexpr):
     tl.store(out + tl.program_id(0) * n + i, tl.load(row + i, mask=i < n, other=0.0), mask=i < n)
 
 
-def test_addresses_in_an_array_may_be_followed():
+@tilejit.kernel
+def gather_pointers(tables, out, n, BLOCK: tl.constexpr):
+    row = tl.load(tables.to(tl.pointer_type(tl.pointer_type(tl.float32))) + tl.program_id(0))
+    i = tl.arange(0, BLOCK)
+    tl.store(out + tl.program_id(0) * n + i, tl.load(row + i, mask=i < n, other=0.0), mask=i < n)
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("kernel", [gather_rows, gather_pointers])
+def test_addresses_in_an_array_may_be_followed(kernel, target):
     rows = [np.random.default_rng(i).random(50, np.float32) for i in range(3)]
     tables, out = np.array([r.ctypes.data for r in rows], np.uint64), np.zeros((3, 50), np.float32)
-    gather_rows[(3,)](tables, out, 50, BLOCK=64)
+    with tilejit.knobs(target=target):
+        kernel[(3,)](tables, out, 50, BLOCK=64)
     assert (out == np.stack(rows)).all()
+
+
+@tilejit.kernel
+def row_at(address, out, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(address.to(tl.pointer_type(tl.float32)) + i, mask=i < n, other=0.0), mask=i < n)
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_a_number_may_be_an_address(target):
+    row, out = np.random.default_rng(0).random(50, np.float32), np.zeros(50, np.float32)
+    with tilejit.knobs(target=target):
+        row_at[(1,)](row.ctypes.data, out, 50, BLOCK=64)
+    assert (out == row).all()
 
 
 def test_a_number_that_is_no_address_is_still_an_error():

@@ -62,6 +62,7 @@ class Machine:
     stats: Stats = field(default_factory=Stats)
     assembly: Callable[[Op, Sequence[np.ndarray]], list[np.ndarray]] | None = None  # runs inline assembly
     role: Role = field(default_factory=lambda: Role(4))
+    memory: Callable[[], Sequence[np.ndarray]] = tuple  # what pointers in memory point to, as bytes
 
     # -- memory --
     def attach(self, array: np.ndarray) -> int:
@@ -83,12 +84,15 @@ class Machine:
                size: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         out = []
         owner = address >> _WINDOW
+        for at in np.nonzero((owner < 1) | (owner > len(self.buffers)))[0]:  # of the host: it was loaded
+            owner[at] = next((-i for i, data in enumerate(self.memory(), 1)
+                              if 0 <= address[at] - data.ctypes.data < data.size), 0)
+            if not owner[at]:
+                raise self.error(op, f"address {int(address[at]):#x} is in no argument")
         for b in np.unique(owner):
-            if not 1 <= b <= len(self.buffers):
-                raise self.error(op, f"address {int(address[owner == b][0]):#x} is in no argument")
             which = np.nonzero(owner == b)[0]
-            data = self.buffers[b - 1]
-            offset = address[which] - ((int(b) << _WINDOW) + _ORIGIN)
+            data = self.buffers[b - 1] if b > 0 else self.memory()[-b - 1]
+            offset = address[which] - ((int(b) << _WINDOW) + _ORIGIN if b > 0 else data.ctypes.data)
             bad = (offset < 0) | (offset + size > data.size)
             if bad.any():
                 first, total = int(offset[bad][0]) // size, data.size // size
@@ -108,7 +112,7 @@ class Machine:
         out = np.array(np.broadcast_to(fill, ptr.shape), dtype).ravel()
         live = np.nonzero(on)[0]
         for which, data, index in self._slots(op, ptr.ravel()[live], elem.bytes):
-            if elem.kind == "bool":
+            if elem.is_bool():
                 out[live[which]] = data[index] != 0
             else:
                 out[live[which]] = data.view(dtype)[index]
@@ -174,16 +178,18 @@ class Machine:
 
 
 def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any],
-             assembly: Callable[[Op, Sequence[np.ndarray]], list[np.ndarray]] | None = None) -> Stats:
+             assembly: Callable[[Op, Sequence[np.ndarray]], list[np.ndarray]] | None = None,
+             memory: Callable[[], Sequence[np.ndarray]] = tuple) -> Stats:
     """Run every program of the grid in order (axis 0 fastest); arrays in `args` are written in place.
 
     `args` maps parameter names to: a numpy array for a pointer (any strides), a number for a scalar, and for a
     descriptor an object with base (array), shape, strides, block_shape and perhaps padding ("zero" or "nan"), in
-    elements, outermost first. `assembly` maps the op and operands of inline assembly to results. Raises EvaluationError
-    for an access outside its argument, a failed assertion, a broken `assume`.
+    elements, outermost first. `assembly` maps the op and operands of inline assembly to results, `memory` gives what
+    addresses in arrays point to. Raises EvaluationError for an access outside its argument, a failed assertion, a
+    broken `assume`.
     """
     sizes = (grid,) if isinstance(grid, int) else tuple(grid)
-    machine = Machine(fn, (*sizes, 1, 1)[:3], assembly=assembly)  # type: ignore[arg-type]
+    machine = Machine(fn, (*sizes, 1, 1)[:3], assembly=assembly, memory=memory)  # type: ignore[arg-type]
     values = [_argument(machine, a, args) for a in fn.body.args]
     with np.errstate(all="ignore"):
         first = -(-machine.grid[0] // fn.attrs.get("programs", 1))  # groups of merged programs

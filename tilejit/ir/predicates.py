@@ -73,6 +73,9 @@ class Predicates:
     def is_standard_floating(self) -> bool:
         return self.name in self.STANDARD_FP_TYPES
 
+    def is_fp8(self) -> bool:
+        return self.is_floating() and self.bits == 8
+
     def is_int_signed(self) -> bool:
         return self.name in self.SINT_TYPES
 

@@ -52,9 +52,6 @@ class DType(Predicates):
     def is_signed(self) -> bool:
         return self.kind == "int"
 
-    def is_fp8(self) -> bool:
-        return self.kind == "float" and self.bits == 8
-
     def __str__(self) -> str:
         return self.name
 
@@ -91,41 +88,28 @@ class OtherDType(DType):
 fp8e4b8, fp8e5b16 = OtherDType("fp8e4b8"), OtherDType("fp8e5b16")
 
 
-@dataclass(frozen=True)
-class Ptr:
+@dataclass(frozen=True, repr=False)
+class Ptr(Predicates):
     """A 64-bit global address of elements of type `elem`; `const` (while a kernel is built): not to be written.
     `address_space` is Triton's: 1, there is no other."""
 
     elem: Scalar
     address_space: int = 1
     const: bool = False
+    bits = 64
+    bytes = 8
 
     @property
-    def bits(self) -> int:
-        return 64
-
-    @property
-    def bytes(self) -> int:
-        return 8
+    def name(self) -> str:  # type: ignore[override]
+        return f"{'const_' * self.const}pointer<{self.elem.name}>"
 
     @property
     def element_ty(self) -> Scalar:
         return self.elem
 
-    @property
-    def scalar(self) -> Ptr:
-        return self
-
-    @property
-    def primitive_bitwidth(self) -> int:
-        return 64
-
     def is_ptr(self) -> bool:
         """False of tiles' types, see `block_type`."""
         return True
-
-    def is_block(self) -> bool:
-        return False
 
     def is_const(self) -> bool:
         return self.const
@@ -138,6 +122,9 @@ class Ptr:
 
     def __str__(self) -> str:
         return f"ptr<{'const ' if self.const else ''}{self.elem}>"
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 Scalar = Union[DType, Ptr]

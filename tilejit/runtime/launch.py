@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -254,7 +254,7 @@ class EvaluatorEntry:
 
         names = {a.name for a in self.fn.body.args}
         evaluate(self.fn, grid, {n: _as_numpy(flat[i]) for n, i in self.at.items() if n in names},
-                 run_assembly)
+                 run_assembly, cache(partial(host_memory, flat, True)))
 
 
 def _as_numpy(x: Any) -> Any:
@@ -290,7 +290,8 @@ def host_memory(flat: tuple, follow: bool = False) -> list[np.ndarray]:
     found = [(x, info) for x in bases if (info := _memory_of(x)) is not None and 0 not in info.shape]
     spans = [extent(x, info) for x, info in found if not is_address(x)]
     if follow:
-        spans += pointed_at([info for _, info in found]) + around(info.address for x, info in found if is_address(x))
+        spans += pointed_at([info for _, info in found]) + around(
+            [info.address for x, info in found if is_address(x)] + [x for x in flat if isinstance(x, int) and x >> 32])
     merged: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if merged and low < merged[-1][1]:

@@ -10,20 +10,7 @@ A call is known by *facts*: of arrays the type, dtype, shape, strides, device, a
 which are at one address; of all else the value; and the knobs that hold. The second call with equal facts is recorded
 (`recording.py`), later ones do not run its Python.
 
-So what a function does must follow from the facts of its arguments alone. It may choose kernels, make descriptors,
-views, partials and grids, allocate (`tilejit.empty_like`, `tilejit.zeros_like`, torch's `empty` and `zeros` families),
-call other such functions, and return arguments, what it allocated, None, or tuples of those. It must not look at
-contents, randomness or changing state, nor call what `bind` made. Where it computes by torch (a `.contiguous()` that
-copies), launches over arrays from elsewhere, tunes, or runs on the CPU, calls are made as they stand each time
-(`fn.calls.refused` counts why). Arguments: arrays, descriptors, numbers, strings, dtypes, None, kernels and functions,
-enums, frozen dataclasses, tuples of all that, and objects with a tuple `arrays` of what they hold (only those matter).
-Calls with others are not replayed.
-
-`fn.bind(*args)` makes a call and gives a function that makes its launches again, in the same arrays.
-
-While there are hooks of launches (`tilejit.hooks`), torch's compiler is tracing, a function transform or dispatch mode
-of torch is active, or a gradient is asked for, the function runs as it stands, or, if it is an operator
-(`tilejit.torch_op`), as a node of autograd's graph.
+What a function does must follow from the facts of its arguments alone: docs/runtime.md says what that asks of it.
 """
 from __future__ import annotations
 
@@ -303,7 +290,7 @@ class Replayed:
 
 
 def replayed(fn: Callable[..., Any]) -> Replayed:
-    """Make the calls of a host function that launches kernels cost little more than its launches; see this module for
-    what it asks. (Operators, `tilejit.torch_op`, have it by `replay=True`.)
+    """Make the calls of a host function that launches kernels cost little more than its launches; docs/runtime.md says
+    what that asks of it. (Operators, `tilejit.torch_op`, have it by `replay=True`.)
     """
     return Replayed(fn)
