@@ -267,6 +267,28 @@ def test_blocks_of_descriptors_keep_16_bytes(monkeypatch):
     assert "through a loop of 2 chunks" in compiled.report()
 
 
+@tilejit.kernel
+def two_loops(x, y, M: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    a = b = tl.load(x + at)
+    for i in range(2):
+        a += tl.max(tl.max(tl.load(x + i + at), 1), 0)
+    for i in range(3):
+        b -= tl.max(tl.max(tl.load(x + i + at), 1), 0)
+    tl.store(y + at, a + b)
+
+
+def test_loops_that_are_part_of_a_loop_of_chunks_are_left_alone(monkeypatch):
+    """A loop's rows were put in chunks after the loop itself had become part of a loop of chunks: a KeyError."""
+    before, _ = results(two_loops, 16, 32)
+    for name, value in {"MOST": 0, "ELEMENTS": 2, "REGISTERS": 1, "SHARED": 32}.items():
+        monkeypatch.setattr(chunks, name, value)
+    monkeypatch.setenv("TILEJIT_CACHE", "0")
+    after, _ = results(tilejit.kernel(two_loops.fn), 16, 32)
+    for was, now in zip(before, after):
+        np.testing.assert_array_equal(was, now)
+
+
 @pytest.mark.parametrize(("kernel", "args", "dtype"), [
     (product, (256, 256, 256, 1), "fp32"), (product, (256, 256, 64, 2), "fp16"), (blocks, (256, 256), "fp32"),
     (prefixes, (65536, True), "fp32")], ids=lambda x: getattr(x, "name", str(x)))

@@ -39,6 +39,8 @@ def chunk(fn: Function) -> Function:
     if any([pull(fn, op) for op in large]):
         drop_dead(fn)
     for block in list(blocks(fn.body)):
+        if changed and block not in blocks(fn.body):  # what it was of is part of a loop of chunks
+            continue
         cost = sum(_cost(op, threads) for op in block.ops)
         for op in _much(fn, block, threads):
             x = op.operands[0].type
@@ -71,7 +73,9 @@ def chunk(fn: Function) -> Function:
             if cost <= MOST and not _loads_much(fn, block, threads):
                 continue
             problem = group.problem(elements, dims)
-        changed |= _through_loop(group, cost, problem)
+        if _through_loop(group, cost, problem):
+            drop_dead(fn)
+            changed = True
     if changed:
         drop_dead(fn)
     return fn
