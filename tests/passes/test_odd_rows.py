@@ -7,6 +7,7 @@ import pytest
 
 import tilejit
 import tilejit.language as tl
+from tilejit.passes import odd_walks
 from tilejit.passes.odd_rows import ANYWHERE, form, left, span
 from tilejit.runtime.launch import of_length
 
@@ -131,11 +132,14 @@ def norms(columns, dtype, begin, gap, wide, at, biased, programs):
 @pytest.mark.parametrize("columns, begin, gap, wide, at, biased", [
     (1301, 0, 0, BF16, 0, True), (2553, 3, 2, BF16, 1, True), (2601, 1, 0, np.float32, 2, False),
     (5120, 0, 1, BF16, 7, True)])
-def test_walks_over_rows_with_weights(columns, begin, gap, wide, at, biased):
-    """19 programs are the work of 8 CTAs: rows that begin alike, for which weights are shifted once."""
+def test_walks_over_rows_with_weights(monkeypatch, columns, begin, gap, wide, at, biased):
+    """19 programs are the work of 8 CTAs: rows that begin alike, for which weights are shifted once. Several weights of
+    many warps lie in shared memory."""
+    monkeypatch.setattr(odd_walks, "KEEP", 2)
     made = norms(columns, BF16, begin, gap, wide, at, biased, 19)
     assert made.metadata.walks == 8 and made.metadata.blocks((19, 1, 1))[0] == 8 * made.metadata.num_ctas
     assert "num_programs {axis=0, ctas=true}" in str(made.ir) and made.metadata.num_ctas == 1 + (columns == 5120)
+    assert str(made.ir).count("= stack {") == 2 * biased == str(made.ir).count("= kept ")
 
 
 def test_rows_that_programs_do_not_walk_over():

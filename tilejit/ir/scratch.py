@@ -20,6 +20,12 @@ def element_bytes(t: Tile) -> int:
     return max(1, t.elem.bits // 8)
 
 
+def kept_bytes(t: Tile) -> int:
+    """Of a thread's elements, in its own memory."""
+    assert t.layout is not None
+    return -(-t.layout.num_registers * element_bytes(t) // 16) * 16
+
+
 def conversion(op: Op) -> object:
     from tilejit.layout.convert import plan
 

@@ -25,7 +25,7 @@ LEAST, EVEN = 512, (4096, 16384, 262144)
 #: that consist of vectors; of those with weights that programs walk over, from two warps on (docs/scheduling.md).
 ANYWHERE = (40, 40, 40, 40, 40, 64, 128), (40,)
 IN_VECTORS = (40, 40, 40, 40, 40, 64, 128), (40, 40, 40, 40, 40, 40)
-WALKS = {1: (40, -40, 40, 40, 40, 40, 32), 2: (-40, 40, 40, 40, 40, 56)}
+WALKS = {1: (40, -40, 40, 40, 40, 40, 32), 2: (-40, 40, 40, 40, 40, 56, 56)}
 #: The same of rows that consist of vectors; from how many warps on programs walk over those.
 VECTOR_WALKS, WALKERS = {1: (40, 40, 40, 40, 40, 40, -64, 64), 2: (*(-64,) * 7, 64)}, 128
 #: Warps of a CTA, twice as many where MANY (or, if they do not walk, more) have FEW elements a thread; how many of the

@@ -1,4 +1,8 @@
-"""Programs of rows that begin anywhere walk over rows that begin alike, so that weights are shifted once."""
+"""Programs of rows that begin anywhere walk over rows that begin alike, so that weights are shifted once.
+
+Where several of them would take the registers of other rows they lie in shared memory meanwhile, what a thread has of
+them where only that thread reads it.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,6 +13,9 @@ from tilejit.ir.types import Tile, elem_of, int32
 from tilejit.passes.odd_rows import Row, is_row
 from tilejit.passes.rows import Firsts
 
+#: Warps of a row with several weights from which on those do not lie in registers: the CTAs of its cluster take so long
+#: to exchange sums that a multiprocessor needs more rows under way.
+KEEP = 16
 #: What no element's number reaches.
 _NEVER = 1 << 30
 
@@ -46,11 +53,16 @@ class _Walk:
         if row.ahead:
             self._find_ends()
         now = self._read(first, start, b)
+        kept, zero, warps = dict[Value, Value](), b.const(0, int32), row.fn.attrs["num_warps"]
+        keeps = warps * row.fn.attrs["num_ctas"] >= KEEP and sum(is_row(op) and op.name == "load" for op in rest) > 2
         for op in rest:
             if is_row(op) and op.name == "load" and op is not first:
                 begins = Firsts(b).of(op.operands[0])
                 assert begins is not None
                 self._put(op.result, self._read(op, begins, b))
+                if keeps:
+                    kept[op.result] = b("stack", slots=1, type=self.main[op.result].type, threads=32 * warps)
+                    b.op("keep", kept[op.result], zero, self.main[op.result])
         names = ["program", first.result.name or "row", "ends"]
         region = Block([int32, *(v.type for v in now)], names[:1 + len(now)])
         at, *args = region.args
@@ -65,6 +77,8 @@ class _Walk:
             self.ends.update(dict.fromkeys(row.inside, self.inside))
         for op in rest:
             loop.loc = op.loc
+            for v in [v for v in op.operands if v in kept]:  # no sooner: registers are for rows
+                self.main[v] = loop("kept", kept.pop(v), zero)
             if not (is_row(op) and op.name == "load") and not any(v in self.main for v in op.results):
                 self._again(op, loop)
         loop.op("yield", *later)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Op, Value
+from tilejit.ir.scratch import element_bytes, kept_bytes
 from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.ptx.arith import literal, suffix
 from tilejit.ptx.convert import shuffle
@@ -282,24 +283,30 @@ def _from_owners(e: Emitter, op: Op, regs: list[str], owner: str) -> list[str]:
 
 @emits("stack")
 def _stack(e: Emitter, op: Op) -> None:
-    name = f"stack_{sum(d.startswith('.local') for d in e.p.decls)}"
-    e.p.decls.append(f".local .align 16 .b8 {name}[{op.attrs['slots'] * _stack_bytes(e, op.result)}];")
-    e.set(op.result, [e.p.new("b64", "mov.u64", name)] * e.count(op.result.type))
+    if op.attrs.get("threads"):
+        place = e.p.new("b32", "add.u32", e.private, op.attrs["offset"])
+        place = e.p.new("b32", "mad.lo.u32", e.role.tid, 16, place)
+    else:
+        name = f"stack_{sum(d.startswith('.local') for d in e.p.decls)}"
+        e.p.decls.append(f".local .align 16 .b8 {name}[{op.attrs['slots'] * kept_bytes(op.result.tile)}];")
+        place = e.p.new("b64", "mov.u64", name)
+    e.set(op.result, [place] * e.count(op.result.type))
 
 
 @emits("keep")
 def _keep(e: Emitter, op: Op) -> None:
     stack, at, x = op.operands
-    t, regs, base = elem_of(x.type), e.get(x), _slot(e, stack, at)
-    for i, vec in _vectors(x.tile, len(regs)):
-        store(e, "st.local", t, regs[i:i + vec], f"[{base}+{i * max(1, t.bits // 8)}]")
+    space, places = _places(e, stack, at)
+    for i, vec, place in places:
+        store(e, f"st.{space}", elem_of(x.type), e.get(x)[i:i + vec], place)
 
 
 @emits("kept")
 def _kept(e: Emitter, op: Op) -> None:
-    t, regs, base = elem_of(op.result.type), e.fresh(op.result.type), _slot(e, *op.operands)
-    for i, vec in _vectors(op.result.tile, len(regs)):
-        load(e, "ld.local", t, regs[i:i + vec], f"[{base}+{i * max(1, t.bits // 8)}]")
+    regs = e.fresh(op.result.type)
+    space, places = _places(e, *op.operands)
+    for i, vec, place in places:
+        load(e, f"ld.{space}", elem_of(op.result.type), regs[i:i + vec], place)
     e.set(op.result, regs)
 
 
@@ -308,14 +315,12 @@ def _stacked(e: Emitter, op: Op) -> None:
     raise CompilationError("a sorted tile is needed whole: `chunk` keeps those in registers", op.loc)
 
 
-def _stack_bytes(e: Emitter, v: Value) -> int:
-    return -(-e.count(v.type) * max(1, elem_of(v.type).bits // 8) // 16) * 16
-
-
-def _slot(e: Emitter, stack: Value, at: Value) -> str:
-    return e.p.new("b64", "mad.wide.s32", e.scalar(at), _stack_bytes(e, stack), e.get(stack)[0])
-
-
-def _vectors(t: Tile, count: int) -> list[tuple[int, int]]:
-    vec = min(count, 16 // max(1, elem_of(t).bits // 8))
-    return [(i, vec) for i in range(0, count, vec)]
+def _places(e: Emitter, stack: Value, at: Value) -> tuple[str, list[tuple[int, int, str]]]:
+    """Of a tile of the stack: the state space, and (first register, how many, address) of each access. In shared memory
+    the threads' accesses lie side by side."""
+    t, count, (first, *_) = stack.tile, e.count(stack.type), e.get(stack)
+    threads = stack.op.attrs.get("threads", 0) if isinstance(stack.op, Op) else 0
+    size, kind, to = element_bytes(t) * (threads or 1), *(("b32", "lo.u32") if threads else ("b64", "wide.s32"))
+    base = e.p.new(kind, f"mad.{to}", e.scalar(at), kept_bytes(t) * (threads or 1), first)
+    vec = min(count, 16 // element_bytes(t))
+    return "shared" if threads else "local", [(i, vec, f"[{base}+{i * size}]") for i in range(0, count, vec)]

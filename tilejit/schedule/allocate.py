@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tilejit.errors import SharedMemoryError
 from tilejit.ir import Function, Op, listed
 from tilejit.ir.report import Record
-from tilejit.ir.scratch import scratch_bytes
+from tilejit.ir.scratch import kept_bytes, scratch_bytes
 from tilejit.ir.target import target_of
 from tilejit.schedule.liveness import Area, Liveness
 from tilejit.schedule.packing import Item, overlap, pack
@@ -113,7 +113,9 @@ class Allocator:
 
 
 def fixed_bytes(op: Op) -> int:
-    """Bytes of an op that share with nobody: mbarriers, the address of a CTA's tensor maps."""
+    """Bytes of an op that share with nobody: mbarriers, the address of a CTA's tensor maps, what threads keep."""
+    if op.name == "stack":
+        return op.attrs["slots"] * op.attrs.get("threads", 0) * kept_bytes(op.result.tile)
     return 8 * op.result.barrier.slots if op.name == "barriers" else 8 if op.name == "tensor_maps" else 0
 
 
@@ -148,9 +150,10 @@ def allocate(fn: Function, allocator: Allocator | None = None) -> Function:
     end = max((at + size for at, size, _, _ in table), default=0)
     for op in fn.body.ops:
         if size := fixed_bytes(op):
-            op.attrs["offset"] = -(-end // 8) * 8
+            op.attrs["offset"] = -(-end // 16) * 16 if op.name == "stack" else -(-end // 8) * 8
             end = op.attrs["offset"] + size
-            table.append((op.attrs["offset"], size, op.attrs.get("name", "address of tensor maps"), ""))
+            name = "kept by threads" if op.name == "stack" else op.attrs.get("name", "address of tensor maps")
+            table.append((op.attrs["offset"], size, name, ""))
     fn.attrs["shared_bytes"] = end
     for at, size, name, used in table:
         fn.say("shared", f"shared {at:7d} + {size:6d}  {name}{used and f'    {used}'}", name, offset=at, bytes=size)

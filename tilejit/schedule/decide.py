@@ -1,26 +1,4 @@
-"""Decides the schedule of a function, and writes it down: what `asyncify` and `split` carry out, as attributes.
-
-    load         channel, index    the ring that it goes through, and which of that one's buffers is its own
-                 buffer            slots and layout of that buffer
-                 slice, strip, ..  its CTA's share of a copy by a cluster
-     .. index 0  arrivals          on `empty`, for each time that a slot is given back; 0: what reads is one warp, and
-                                   fills again by cp.async what it has read (bulk copies overtake reads in a warp's
-                                   queue, for which `bar.warp.sync` does not wait)
-                 role="producer"   who fills the ring; else those who read it: so many iterations `ahead`, `prompt`
-                 open, side, tight how many slots it has, the author does not say; it feeds no products; one less than
-                                   that, and as many iterations ahead
-    desc_store   channel, role="store"
-    for          in_flight         one round of its products stays in flight
-                 dealt             groups of consumers take its iterations by turns
-    dot          pieces            its first operand is made in so many
-                 handed            an operand that the trip before made, in shared memory
-    convert      fragments         products read what it gives from shared memory
-    function     groups, producers, registers (at the launch, of the producer, of a consumer): where there are roles
-
-What is tried (`fit.py`) is on the function before: `slots` of open rings; `side`, `most`: slots of side rings, of any,
-at most; `staging` tiles of stores; `keep_operands` that a loop does not change in shared memory, and `hand_on` there
-what trips hand on; `tight` rings; `once`: one slot for operands that are read in one trip only.
-"""
+"""Decides the schedule of a function, and writes it down: what `asyncify` and `split` carry out, as attributes."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -383,9 +383,10 @@ def _desc_stride(m: Any, o: Op, desc: Any) -> np.ndarray:
     return np.array(desc.strides[o.attrs["dim"]], np.int64)
 
 
-@op("stack", attrs="slots type", effects="control", traits="optional", layout="same")
+@op("stack", attrs="slots type threads? offset?", effects="control", traits="optional", layout="same")
 def stack(o: Op) -> list[Type]:
-    """Memory for so many tiles of a type. The result stands for it: it says the layout that all of them have."""
+    """Memory for so many tiles of a type. The result stands for it: it says the layout that all of them have.
+    `threads`: those of a CTA have it in shared memory, each its own elements."""
     return [o.attrs["type"]]
 
 
