@@ -246,7 +246,7 @@ BAD_CALLS = [
     (lambda: copy.compile(X, X, 64, 64, 64), TypeError, "takes 4 arguments"),
     (lambda: copy.compile(X, X, 64, 64, BLOCK=64), TypeError, "multiple values for argument 'BLOCK'"),
     (lambda: copy.compile(X, X, 64, BLOCK=64, num_warps=3), tilejit.CompilationError, "num_warps=3"),
-    (lambda: copy.compile(X, X, 64, BLOCK=64, num_stages=0), tilejit.CompilationError, "num_stages=0"),
+    (lambda: copy.compile(X, X, 64, BLOCK=64, num_stages=-1), tilejit.CompilationError, "num_stages=-1"),
     (lambda: copy.compile(object(), X, 64, BLOCK=64), tilejit.LaunchError, "'x'"),
     (lambda: copy.compile(X, X, 1 << 70, BLOCK=64), tilejit.LaunchError, "64 bits"),
     (lambda: copy[(1, 2, 3, 4)](X, X, 64, BLOCK=64), tilejit.LaunchError, "1 to 3 integers"),

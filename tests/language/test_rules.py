@@ -174,6 +174,7 @@ def test_results_that_must_be_used_and_loops_without_stages():
     with tilejit.knobs(target="evaluator"):
         dropped[(1,)](out, 2)
     assert out[0] == 18
+    assert dropped.compile("*int32", 2, num_stages=0).ptx == dropped.compile("*int32", 2, num_stages=1).ptx
 
 
 @tilejit.kernel

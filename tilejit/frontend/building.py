@@ -23,8 +23,10 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
     if warps not in (1, 2, 4, 8, 12, 16, 32):
         raise CompilationError(f"num_warps={warps!r} is not legal (it must be a power of 2, or 12): use 1, 2, 4, 8, "
                                "12, 16 or 32", loc)
-    if stages is not None and (not isinstance(stages, int) or stages < 1):
+    if stages is not None and (not isinstance(stages, int) or stages < 0):
         raise CompilationError(f"num_stages={stages!r} is not legal: use a positive integer", loc)
+    if stages == 0:
+        attrs = {**attrs, "num_stages": 1}  # nothing runs ahead
     if attrs.get("num_ctas", 1) not in (1, 2, 4, 8, 16):
         raise CompilationError(f"num_ctas={attrs['num_ctas']!r} is not legal: use 1, 2, 4, 8 or 16", loc)
     if attrs.get("store_stages", 1) not in (1, 2, 4, 8):
