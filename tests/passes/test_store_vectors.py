@@ -120,3 +120,29 @@ def test_registers_of_scanned_tiles():
 
     assert layout(0, ROWS=64, COLUMNS=32).bases_of("register")[2:] == ((1, 0), (2, 0), (4, 0), (8, 0))
     assert layout(1, ROWS=1, COLUMNS=512).bases_of("lane")[0] == (0, 4)
+
+
+@tilejit.kernel
+def gated(a, g, b, c, n, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, i, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    z = tl.zeros((M, N), tl.float32)
+    for t in range(n):
+        at = m[:, None] + (t * K + k)[None, :] * M
+        x = tl.load(a + at) * tl.exp2(tl.load(g + at))
+        y = tl.load(b + (t * K + k)[:, None] * N + i[None, :])
+        z = tl.dot(x.to(tl.bfloat16), y, z)
+    tl.store(c + m[:, None] * N + i[None, :], z)
+
+
+@pytest.mark.parametrize("m, k, warps", [(32, 64, 1), (64, 64, 4), (32, 16, 1)])
+def test_copies_of_whole_sectors(m, k, warps):
+    """Beside narrower elements fp32 was copied 16 bytes of each 32 at a time, so that every sector was moved twice."""
+    a, g = np.zeros((k, m), ml_dtypes.bfloat16), np.zeros((k, m), np.float32)
+    made = gated.compile(a, g, a, np.zeros((m, 32), np.float32), 7, m, 32, k, num_warps=warps, pointer_tma=False)
+    loads = [op for op in walk(tile_ir(made.kernel, made.args, made.options).body) if "copy" in op.attrs]
+    assert sorted(op.result.tile.elem.bits for op in loads) == [16, 16, 32]
+    for op in loads:
+        size, (fast, slow) = op.result.tile.elem.bits // 8, op.attrs["copy"]
+        at = op.operands[0].tile.layout.table()[0, :, 0]
+        address = (at[:, fast] + at[:, slow] * op.result.tile.shape[fast]) * size
+        assert op.attrs["vec"] * size == 16 and len({*(address // 32).tolist()}) == 16, "two lanes a sector"

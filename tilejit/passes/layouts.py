@@ -141,7 +141,7 @@ class Assignment:
 
     def coalesced(self, access: Op, near: LinearLayout | None) -> LinearLayout:
         try:
-            return self.accesses.coalesced(access, near)
+            return self.accesses.coalesced(access, near, access in self.copied)
         except ValueError as e:
             raise _no_layout(access.operands[0].tile, e, access) from None
 
@@ -229,14 +229,14 @@ class Assignment:
         if op.operands[0] not in self.accesses.facts or not isinstance(op.operands[0].type, Tile) \
                 or layout.odd_dims and layout.rank > 1:
             return True
-        best = self.accesses.coalesced(op, layout)
+        best = self.accesses.coalesced(op, layout, op in self.copied)
         here, there = (self.accesses.cycles(op, x) for x in (layout, best))
         if into and self.accesses.narrower(op, layout):
             return False
+        if op in self.copied:  # a conversion next to it only reads the slot in another layout
+            return here <= there and self.accesses.vector(op, layout) >= self.accesses.vector(op, best)
         if here <= there:
             return True
-        if op in self.copied:  # a conversion next to it only reads the slot in another layout
-            return False
         ends = (layout, best) if into else (best, layout)
         moved = op.operands[1] if into else op.result
         return here - there <= cost(plan(*ends, max(1, moved.tile.elem.bits // 8)))

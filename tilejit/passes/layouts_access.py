@@ -90,19 +90,21 @@ class Accesses:
             return strips_of(shape[0], strip, self.ctas)
         return parts_of(shape, d, self.ctas)
 
-    def coalesced(self, op: Op, near: LinearLayout | None = None) -> LinearLayout:
+    def coalesced(self, op: Op, near: LinearLayout | None = None, alone: bool = False) -> LinearLayout:
         """Neighbouring threads on neighbouring addresses; at no cost, with the warps of `near`, so that a tile in that
-        layout need not leave its warp. CTAs hold what they hold of `near`, or all.
+        layout need not leave its warp. CTAs hold what they hold of `near`, or all. `alone`: as wide as this access
+        is, whatever others of its shape take.
         """
         t = op.operands[0].tile
         dim = fastest(op, self.facts)
+        width = self._width(op) if alone else self.widths[t.shape, dim]
         order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
         last = cta_bases(near, self.ctas) if near is not None else self.of_ctas(t.shape)
         own = axis if (axis := self.along.get(t.shape)) != dim else None  # along dim lanes are neighbours
-        best = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, last=last, own=own)
+        best = blocked(t.shape, self.warps, width, order, last=last, own=own)
         if near is not None and all(sum(x != 0 for x in b) == 1 and sum(b).bit_count() == 1
                                     for b in near.bases_of("warp")):
-            other = blocked(t.shape, self.warps, self.widths[t.shape, dim], order, near.bases_of("warp"))
+            other = blocked(t.shape, self.warps, width, order, near.bases_of("warp"))
             if self.cycles(op, other) <= self.cycles(op, best):
                 best = other
         turned = self.turned(op, near)
@@ -127,6 +129,10 @@ class Accesses:
         better = self.turned(op, layout)
         return better is not None and self.cycles(op, better) <= self.cycles(op, layout)
 
+    def vector(self, op: Op, layout: LinearLayout) -> int:
+        dim = fastest(op, self.facts)
+        return min(access_width(op, self.facts, dim), layout.contiguous_registers(dim))
+
     def cycles(self, op: Op, layout: LinearLayout) -> float:
         """Cycles of one warp: an instruction takes one per cache line that it touches, or one per sector written or two
         sectors read, if that is more; with a mask at least two more.
@@ -135,7 +141,7 @@ class Accesses:
         elem = elem_of(t)
         assert isinstance(elem, Ptr)
         info, dim = self.facts[op.operands[0]], fastest(op, self.facts)
-        vec = min(access_width(op, self.facts, dim), layout.contiguous_registers(dim))
+        vec = self.vector(op, layout)
         sectors = _distinct(layout, info, dim, elem.elem.bytes, _SECTOR)
         lines = _distinct(layout, info, dim, elem.elem.bytes, _LINE)
         least = 3 if mask_of(op) is not None else 1
