@@ -16,37 +16,67 @@ DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
 @dataclass(frozen=True)
 class Matrix:
-    """A stack of matrices [..., rows, columns], array `at` of a call. `by_tma`: its name where only TMA reads or
-    writes it."""
+    """A stack of matrices [..., rows, columns] with contiguous rows, else columns; array `at` of a call. `by_tma`: its
+    name where only TMA reads or writes it."""
 
     info: ArrayInfo
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    rows_first: bool
+    rows_first: bool = True
     at: int = 0
     by_tma: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.info.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.info.strides
 
     @property
     def dtype(self) -> Any:
         return self.info.dtype
 
     @property
+    def lines(self) -> tuple[int, int]:
+        """How many there are, and the elements of each."""
+        m, n = self.shape[-2:]
+        return (m, n) if self.rows_first else (n, m)
+
+    @property
     def pitch(self) -> int:
         """Elements from a line to the next one; of one line only, its own, in whole units of TMA."""
-        lines, length = self.shape[-2:] if self.rows_first else self.shape[:-3:-1]
-        down, across = self.strides[-2:]
+        (count, length), unit = self.lines, 16 // self.dtype.bytes
+        return self.strides[-2 if self.rows_first else -1] if count > 1 else tilejit.cdiv(length, unit) * unit
+
+    @property
+    def in_reach(self) -> bool:
+        """Its base and its lines at multiples of 16 bytes."""
+        return order_of(self.info) is not None and self.info.address % 16 == self.pitch * self.dtype.bytes % 16 == 0
+
+    @property
+    def unit(self) -> int:
+        """Elements that threads read at once: what divides where lines begin and their length, at most 16 bytes of
+        lines that TMA reads, else 8."""
         size: int = self.dtype.bytes
-        return (down if self.rows_first else across) if lines > 1 else tilejit.cdiv(length * size, 16) * 16 // size
+        most = 16 if self.in_reach else 8
+        return gcd(self.info.address, self.pitch * size, self.lines[1] * size, most) // size or 1
+
+    @property
+    def T(self) -> Matrix:
+        (*stack, m, n), (*apart, down, across) = self.shape, self.strides
+        return replace(self.viewed((*stack, n, m), (*apart, across, down)), rows_first=not self.rows_first)
+
+    def viewed(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Matrix:
+        return replace(self, info=self.info._replace(shape=shape, strides=strides))
 
     def descriptor(self, rows: int, columns: int) -> At:
         """Blocks of rows x columns, or of columns x rows of the transpose; stacks are seen one at a time. TMA writes
-        whole units of 16 bytes: where those that a row ends with are to be had, they count as the matrix's."""
-        *stack, m, n = self.shape
+        whole units of 16 bytes: where those that a line ends with are to be had, they count as the matrix's."""
+        stack, (count, length), unit = self.shape[:-2], self.lines, 16 // self.dtype.bytes
         if self.info.spare:
-            unit = 16 // self.dtype.bytes
-            m, n = (m, tilejit.cdiv(n, unit) * unit) if self.rows_first else (tilejit.cdiv(m, unit) * unit, n)
-        shape, block = ((m, n), (rows, columns)) if self.rows_first else ((n, m), (columns, rows))
-        return self.seen((*stack, *shape), (*self.strides[:-2], self.pitch, 1), (*(1,) * len(stack), *block))
+            length = tilejit.cdiv(length, unit) * unit
+        block = (rows, columns) if self.rows_first else (columns, rows)
+        return self.seen((*stack, count, length), (*self.strides[:-2], self.pitch, 1), (*(1,) * len(stack), *block))
 
     def seen(self, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...]) -> At:
         """The same memory in blocks of another shape. Raises LaunchError where TMA's rules forbid them."""
@@ -66,13 +96,6 @@ class Matrix:
         down = self.strides[0] if m > 1 else n
         return self.seen((WRAP + 1, m + 1, WRAP, n), (2 ** 34 - down, down, down, 1), (1, 1, rows, columns))
 
-    @property
-    def T(self) -> Matrix:
-        def turned(x: tuple[int, ...]) -> tuple[int, ...]:
-            return *x[:-2], x[-1], x[-2]
-
-        return replace(self, shape=turned(self.shape), strides=turned(self.strides), rows_first=not self.rows_first)
-
 
 def order_of(info: ArrayInfo) -> bool | None:
     """Whether a matrix's rows are contiguous, or else its columns; None: neither are. One column is one line."""
@@ -82,19 +105,6 @@ def order_of(info: ArrayInfo) -> bool | None:
     if across == 1 and (down >= n or m == 1):
         return True
     return False if down == 1 and (across >= m or n == 1) else None
-
-
-def in_reach(x: Matrix) -> bool:
-    """Its base and its lines at multiples of 16 bytes."""
-    return order_of(x.info) is not None and x.info.address % 16 == 0 and x.pitch * x.dtype.bytes % 16 == 0
-
-
-def unit(x: Matrix) -> int:
-    """Elements that threads read at once: what divides where lines begin and their length, at most 16 bytes of lines
-    that TMA reads, else 8."""
-    size: int = x.dtype.bytes
-    length = x.shape[-1] if x.rows_first else x.shape[-2]
-    return gcd(x.info.address, x.pitch * size, length * size, 16 if in_reach(x) else 8) // size or 1
 
 
 def operand(what: str, name: str, info: ArrayInfo, at: int = 0, rank: int = 2, in_place: bool = True) -> Matrix:
@@ -109,7 +119,7 @@ def operand(what: str, name: str, info: ArrayInfo, at: int = 0, rank: int = 2, i
     if rows_first is None:
         raise tilejit.LaunchError(f"{what}: {name} has strides {list(strides)}: one of its last two must be 1 and the "
                                   "other at least the length of a line: call .contiguous()")
-    return Matrix(info, shape, strides, rows_first, at, f"{what}: {name}" if in_place else "")
+    return Matrix(info, rows_first, at, f"{what}: {name}" if in_place else "")
 
 
 def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...] = DTYPES, in_place: bool = True) -> None:
@@ -141,7 +151,7 @@ def result(what: str, info: ArrayInfo, shape: tuple[int, ...], at: int, name: st
     if info.shape != shape or info.strides[-1] != 1 and shape[-1] > 1:
         raise tilejit.LaunchError(f"{what}: {name} must be a row-major {list(shape)} array, found shape "
                                   f"{list(info.shape)} and strides {list(info.strides)}")
-    return Matrix(info, info.shape, info.strides, True, at, f"{what}: {name}" if in_place else "")
+    return Matrix(info, True, at, f"{what}: {name}" if in_place else "")
 
 
 def check_dense(what: str, name: str, info: ArrayInfo | None, *shape: int) -> None:
@@ -156,9 +166,3 @@ def check_dense(what: str, name: str, info: ArrayInfo | None, *shape: int) -> No
 def check_one_of(what: str, name: str, value: Any, legal: tuple[Any, ...]) -> None:
     if value not in legal:
         raise tilejit.LaunchError(f"{what}: {name} {value!r} is not one of {legal}")
-
-
-def check_scale(what: str, name: str, info: ArrayInfo | None) -> None:
-    """An array of one number in fp32."""
-    if info is not None and (info.dtype != tl.float32 or any(n != 1 for n in info.shape)):
-        raise tilejit.LaunchError(f"{what}: {name} must be one number in fp32, found {info.dtype} {list(info.shape)}")

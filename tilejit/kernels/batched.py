@@ -8,8 +8,9 @@ from typing import Any
 import tilejit
 from tilejit.kernels._calls import Work, called
 from tilejit.kernels._operands import Matrix, new
-from tilejit.kernels.launches import call_of, multiply, whole
+from tilejit.kernels.launches import multiply, whole
 from tilejit.kernels.planning import BY_K, LARGE, LONG, SMALL, choose, table, turned
+from tilejit.kernels.problem import call_of
 from tilejit.kernels.way import Way
 
 #: Without pairs that divide columns, and widths that leave too few registers for the batch's coordinates.
@@ -61,4 +62,4 @@ def _single(x: Matrix) -> Matrix:
     batches, m, n = x.shape
     if batches > 1 and x.strides[0]:
         return x
-    return replace(x, shape=(min(batches, 1), m, n), strides=(m * max(x.strides[1:]), *x.strides[1:]))
+    return x.viewed((min(batches, 1), m, n), (m * max(x.strides[1:]), *x.strides[1:]))

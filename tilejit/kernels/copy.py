@@ -6,7 +6,7 @@ from math import gcd
 
 import tilejit
 from tilejit.kernels._calls import At, Launch, Work
-from tilejit.kernels._operands import Matrix, unit
+from tilejit.kernels._operands import Matrix
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.product.copies import copy_kernel
 
@@ -19,7 +19,7 @@ def pitched(x: Matrix, rows_first: bool, at: int = 0, spare: bool = False) -> Ma
     (m, n), size = x.shape, x.dtype.bytes
     pitch = tilejit.cdiv((n if rows_first else m) * size, LINE) * LINE // size
     strides = (pitch, 1) if rows_first else (1, pitch)
-    return Matrix(tilejit.ArrayInfo(0, x.dtype, (m, n), strides, x.info.device, spare), (m, n), strides, rows_first, at)
+    return Matrix(tilejit.ArrayInfo(0, x.dtype, (m, n), strides, x.info.device, spare), rows_first, at)
 
 
 def made(work: Work, x: Matrix, rows_first: bool, spare: bool = False) -> Matrix:
@@ -30,8 +30,7 @@ def made(work: Work, x: Matrix, rows_first: bool, spare: bool = False) -> Matrix
 
 def at_once(x: Matrix, y: Matrix) -> int:
     """Elements of a line that a thread copies at once; turned blocks are read along other lines than written."""
-    length = x.shape[1] if x.rows_first else x.shape[0]
-    return gcd(unit(x), unit(y), length) if x.rows_first == y.rows_first else 1
+    return gcd(x.unit, y.unit, x.lines[1]) if x.rows_first == y.rows_first else 1
 
 
 def time(x: Matrix, y: Matrix, chip: Chip) -> float:

@@ -13,10 +13,10 @@ from tilejit.kernels._calls import At, Launch, Work, called, given, infos_of
 from tilejit.kernels._operands import DTYPES, Matrix, check_dense, check_one_of, check_operands, new, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
-from tilejit.kernels.launches import Call, End, multiply, whole
-from tilejit.kernels.matmul import in_place, matmul, routed
+from tilejit.kernels.launches import add, multiply, whole
+from tilejit.kernels.matmul import matmul
 from tilejit.kernels.planning import choose, table
-from tilejit.kernels.problem import Problem, facts
+from tilejit.kernels.problem import Call, Problem, facts
 from tilejit.kernels.product import epilogues, loads, steps
 from tilejit.kernels.product.epilogues import Extras
 from tilejit.kernels.product.sums import end_kernel
@@ -117,7 +117,7 @@ def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matri
             raise tilejit.LaunchError(f"{what}: b must be a column-major [K, 2 N] matrix, found shape "
                                       f"{list(mb.shape)} and strides {list(mb.strides)}")
         k, n = mb.shape[0], mb.shape[1] // 2
-        mb = replace(mb, shape=(2, k, n), strides=(n * mb.strides[1], *mb.strides))
+        mb = mb.viewed((2, k, n), (n * mb.strides[1], *mb.strides))
     elif gated and (mb.shape[0] != 2 or mb.rows_first):
         raise tilejit.LaunchError(f"{what}: b must be [2, K, N] with K contiguous, found shape {list(mb.shape)} and "
                                   f"strides {list(mb.strides)}")
@@ -154,19 +154,19 @@ def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None
         narrow = n % 16 != 0 or stride % 16 != 0 or residual.address % 16 != 0
     tiles = fitting(gated, bias is not None or kind_b == "columns", residual is not None or z is not None, narrow,
                     reduction is not None, 2 if chip.hopper and multiprocessors > 1 else 1)
-    problem = replace(facts(ma, mb, out), n=2 * n) if gated else facts(ma, mb, out)
+    problem = facts(ma, mb, mc, n=2 * n if gated else n)
     t, ns = choose(problem, chip, split=1, tiles=table(tiles))
     side = (8 if n % 8 == 0 else 1) if gated else 0
     end = Extras(At(2), given(7, z), given(3, scale_a), given(4, scale_b), given(5, bias), given(6, residual),
                  given(8, reduced), stride, n, kind_a, kind_b, activation, reduction, tl.constexpr(side))
     merged = _merged(mb) if gated else mb
-    if merged is not None and str(ma.dtype) in DTYPES and min(m, problem.n) <= FEW:
+    if merged is not None and str(ma.dtype) in DTYPES and min(m, problem.n) <= FEW and problem.k:
         info = ArrayInfo(0, tl.float32, (m, problem.n), (tilejit.cdiv(problem.n, 4) * 4, 1), a.device)
-        sums = Matrix(info, info.shape, info.strides, True)
-        route = in_place(ma, merged, sums, chip)
-        if route is not None and _apart(route.ns, problem, ns, chip):
-            sums = replace(sums, at=work.new((m, info.strides[0]), tl.float32))
-            routed(work, Call(ma, merged, sums, End(), route.problem, chip), route)
+        product = facts(ma, merged, Matrix(info))
+        apart = choose(product, chip)
+        if _apart(apart.ns, problem, ns, chip):
+            sums = Matrix(info, at=work.new((m, info.strides[0]), tl.float32))
+            add(work, Call(ma, merged, sums, product, chip), apart.way)
             work.launches.append(_ended(sums, mc, mz, end))
             return work
     t = replace(t, single=False)
@@ -174,10 +174,10 @@ def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None
     of_b = (loads.pair_rows, (_interleaved(mb, columns, bk, side), tl.constexpr(side))) if gated else None
     end = end._replace(out=mc.descriptor(t.m, columns if gated else min(columns, 128)),
                        z=mz and mz.descriptor(t.m, min(columns, 64 if gated else 128)))
-    multiply(work, Call(ma, mb, mc, End(), problem, chip), t, b=of_b,
+    multiply(work, Call(ma, mb, mc, problem, chip), t, b=of_b,
              walk=whole(t.group(m, problem.n, tilejit.cdiv(problem.k, bk))),
              step=(steps.accumulate, steps.SUMS if ma.dtype.is_float else (tl.int32, tl.constexpr(0))),
-             stored=(epilogues.gated if gated else epilogues.fused, end),
+             last=(epilogues.gated if gated else epilogues.fused, end),
              num_stages=STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None])
     return work
 
@@ -200,7 +200,7 @@ def _merged(b: Matrix) -> Matrix | None:
     """The two matrices [2, K, N] as one, [K, 2 N], if they lie so."""
     (_, k, n), (apart, across, down) = b.shape, b.strides
     info = b.info._replace(shape=(k, 2 * n), strides=(across, down))
-    return Matrix(info, info.shape, info.strides, False, b.at) if apart == n * down else None
+    return Matrix(info, False, b.at) if apart == n * down else None
 
 
 def _interleaved(b: Matrix, columns: int, bk: int, g: int) -> At:

@@ -14,9 +14,9 @@ import tilejit.language as tl
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, check_operands, new, operand, result
 from tilejit.kernels.chip import current
-from tilejit.kernels.launches import Call, End, multiply
+from tilejit.kernels.launches import multiply, stored
 from tilejit.kernels.planning import choose
-from tilejit.kernels.problem import facts
+from tilejit.kernels.problem import Call, End, facts
 from tilejit.kernels.product import loads, steps, walks
 from tilejit.kernels.scaled import promoted, scale_steps
 from tilejit.kernels.way import Way
@@ -64,7 +64,7 @@ def _flat(what: str, name: str, x: Matrix) -> Matrix:
     if not x.rows_first or groups > 1 and x.strides[0] != rows * x.strides[1]:
         raise tilejit.LaunchError(f"{what}: {name} must be a contiguous stack of row-major matrices, found strides "
                                   f"{list(x.strides)} for shape {list(x.shape)}")
-    return replace(x, shape=(groups * rows, columns), strides=x.strides[1:])
+    return x.viewed((groups * rows, columns), x.strides[1:])
 
 
 @lru_cache(maxsize=1024)
@@ -88,8 +88,8 @@ def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None,
         return work
     blocks = (scale_a, scale_b) != (None, None)
     average = tilejit.cdiv(rows, groups) if expected is None else expected
-    problem = replace(facts(ma, mb, mc.info, batches=groups), m=min(2 * average, max(average, FEW)), grouped=True,
-                      step="promote" if blocks else "accumulate")
+    problem = facts(ma, mb, mc, m=min(2 * average, max(average, FEW)), batches=groups, grouped=True,
+                    step="promote" if blocks else "accumulate")
     chip = current(a.device, multiprocessors)
     t, step = config or choose(problem, chip).way, (steps.accumulate, steps.SUMS)
     high, wide = t.computed(t.m, t.n)
@@ -101,9 +101,9 @@ def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None,
             raise tilejit.LaunchError(f"{what}: scale_a must be a dense stack, found strides {list(scale_a.strides)}")
         step = promoted(rows, 4, scale_a.strides[-2:], 5, scale_b.strides)
     tiles = (tilejit.cdiv(rows, high) + groups) * tilejit.cdiv(n, wide)  # at most
-    multiply(work, Call(ma, mb, mc, End(), replace(problem, m=0), chip), t, step=step,
+    multiply(work, Call(ma, mb, mc, replace(problem, m=0), chip), t, step=step,
              programs=min(t.room(multiprocessors), tiles),
              walk=(walks.groups, (At(2), groups, a.shape[1] if masked else None)),
              a=(loads.group_rows, (ma.descriptor(high, t.step(problem.size)),)),
-             stored=End().stored(mc.ragged(high, wide)), num_stages=t.depth(mc.dtype.bytes))
+             last=stored(End(), mc.ragged(high, wide)), num_stages=t.depth(mc.dtype.bytes))
     return work

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import tilejit
 import tilejit.language as tl
 from tilejit import ArrayInfo
-from tilejit.kernels._calls import At, Launch, Work, given
-from tilejit.kernels._operands import Matrix, check_scale
-from tilejit.kernels.chip import Chip, current
+from tilejit.kernels._calls import At, Launch, Work
+from tilejit.kernels._operands import Matrix
+from tilejit.kernels.chip import Chip
 from tilejit.kernels.estimate import overlapping
-from tilejit.kernels.problem import Problem, checked, facts
+from tilejit.kernels.problem import Call, End, Problem
 from tilejit.kernels.product import ends, loads, steps, walks
 from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.product.sums import sum_parts_kernel
@@ -29,53 +29,16 @@ PROGRAMS, FEW = 1024, 256
 Piece = tuple[Any, tuple[Any, ...]]
 
 
-class End(NamedTuple):
-    """Scales, a bias, an activation; or a caller's function (`own`), its arguments."""
-
-    bias: At | None = None
-    scale_a: At | None = None
-    scale_b: At | None = None
-    activation: str | None = None
-    own: Any = None
-    args: At | None = None
-
-    def stored(self, out: At) -> Piece:
-        """As an END, into a result."""
-        return ends.store, (out, *self)
-
-
-class Call(NamedTuple):
-    """What follows a checked product's sums, the facts that it is planned by, the rates of its chip."""
-
-    a: Matrix
-    b: Matrix
-    c: Matrix
-    end: End
-    problem: Problem
-    chip: Chip
-
-
-def call_of(what: str, infos: tuple[Any, ...], activation: str | None, multiprocessors: int, own: Any = None,
-            rank: int = 2, in_place: bool = True) -> Call:
-    """Of arrays 0 and 1 of a call with bias 2, result 3, scales 4 and 5 (if there are so many) and, for an `own` END,
-    arguments 6. Raises LaunchError for those that do not go together."""
-    a, b, bias, c, scale_a, scale_b = (infos + (None, None))[:6]
-    matrices = checked(what, a, b, bias, c, activation, rank, in_place)
-    for name, info in (("scale_a", scale_a), ("scale_b", scale_b)):
-        check_scale(what, name, info)
-    scaled = scale_a is not None or scale_b is not None
-    end = End(given(2, bias), given(4, scale_a), given(5, scale_b), activation, own, None if own is None else At(6))
-    problem = facts(*matrices[:2], c, bias is not None or own is not None, activation, scaled)
-    return Call(*matrices, end, problem, current(a.device, multiprocessors))
+def stored(end: End, out: At) -> Piece:
+    """Into a result, as an END."""
+    return ends.store, (out, *end)
 
 
 def load(x: Matrix, rows: int, bk: int, eviction: str = "", threads: int = 0) -> Piece:
     """Of rows of an operand [rows, K], or of stacks; threads: bytes that those copy at once, 0: TMA does."""
     rows_first = tl.constexpr(x.rows_first)
     if threads:
-        lines, length = x.shape if x.rows_first else x.shape[::-1]
-        unit = tl.constexpr(threads // x.dtype.bytes)
-        return loads.pieces, (At(x.at), x.pitch, lines, length, rows_first, unit)
+        return loads.pieces, (At(x.at), x.pitch, *x.lines, rows_first, tl.constexpr(threads // x.dtype.bytes))
     return loads.block, (x.descriptor(rows, bk), rows_first, eviction)
 
 
@@ -85,22 +48,22 @@ def whole(group: int, batches: int | None = None) -> Piece:
 
 
 def multiply(work: Work, call: Call, t: Way, *, programs: int = 0, walk: Piece = whole(GROUP), a: Piece | None = None,
-             b: Piece | None = None, step: Piece = (steps.accumulate, steps.SUMS), stored: Piece | None = None,
+             b: Piece | None = None, step: Piece = (steps.accumulate, steps.SUMS), last: Piece | None = None,
              beside: bool = False, **options: Any) -> None:
     """Add the launch of a call's result by a way, of the LOADs of a and b (without: TMA).
 
-    stored: an END instead of what `end` says. Parts of K (`t.parts`) are walked as such, side by side or not
-    (`beside`), and summed by a second launch.
+    last: an END instead of what `end` says. Parts of K (`t.parts`) are walked as such, side by side or not (`beside`),
+    and summed by a second launch.
     """
     p, c = call.problem, call.c
     (high, wide), bk = t.computed(t.m, t.n), t.step(p.size)
     a, b = a or load(call.a, high, bk), b or load(call.b.T, wide, bk)
-    summed, straight = bool(t.parts) and stored is None, a[0] is b[0] is loads.pieces
+    summed, straight = bool(t.parts) and last is None, a[0] is b[0] is loads.pieces
     if summed:
-        at, stored = parts(work, t)
+        at, last = parts(work, t)
         walk = walks.parts, tuple(map(tl.constexpr, (t.parts, GROUP, beside)))
-    last = stored or call.end.stored(c.descriptor(high, wide))
-    functions, pieces = zip(walk, *((b, a) if t.swap else (a, b)), step, last)
+    functions, pieces = zip(walk, *((b, a) if t.swap else (a, b)), step,
+                            last or stored(call.end, c.descriptor(high, wide)))
     kernel = product_kernel.partial(
         **dict(zip("MNK", (*t.computed(p.m, p.n), p.k))), BM=t.m, BN=t.n, BK=bk, SWAP=t.swap,
         **dict(zip(("WALK", "LOAD_A", "LOAD_B", "STEP", "END"), functions)), **{**t.options(straight), **options})
@@ -112,13 +75,13 @@ def multiply(work: Work, call: Call, t: Way, *, programs: int = 0, walk: Piece =
 
 def add(work: Work, call: Call, t: Way, into: bool = False) -> None:
     """Add the launches of a way. into: the product is added to what the result holds."""
-    a, b, c, end, p, chip = call
+    a, b, c, p, chip, end = call
     (high, wide), bk, programs = t.computed(t.m, t.n), t.step(p.size), t.launched(p.m, p.n, chip.multiprocessors)
     group = GROUP if t.stream or t.k_ctas > 1 else t.group(*t.computed(p.m, p.n), tilejit.cdiv(p.k, bk))
     options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=overlapping(p, t, programs, chip))
-    walk, stored, left, evict = whole(group), None, 0, ""
+    walk, last, left, evict = whole(group), None, 0, ""
     if into or t.stream and not t.parts:
-        walk, stored = (walks.stream, (t.stream, tl.constexpr(group))), handed(work, t, c, end, into)
+        walk, last = (walks.stream, (t.stream, tl.constexpr(group))), handed(work, t, c, end, into)
     elif t.parts:
         # Operands of parts leave L2 first: they are read once or twice, and parts that stay need not go to memory.
         evict = "evict_first"
@@ -127,7 +90,7 @@ def add(work: Work, call: Call, t: Way, into: bool = False) -> None:
         left = tail(p, t, chip, end.activation or end.own)
     multiply(work, call, t, programs=programs, walk=walk, a=load(a, high, bk, evict, p.units[0]),
              b=load(b.T, wide, bk, evict, p.units[1]), step=(steps.accumulate, (tl.float32, tl.constexpr(left))),
-             stored=stored, **options)
+             last=last, **options)
 
 
 def handed(work: Work, t: Way, c: Matrix, end: End, into: bool) -> Piece:
@@ -136,14 +99,14 @@ def handed(work: Work, t: Way, c: Matrix, end: End, into: bool) -> Piece:
     if into:
         return ends.added, (seen,)
     at, (_, descriptors) = parts(work, t)
-    return ends.handed, (*descriptors, At(at), At(work.new((t.stream,), tl.int32, True)), *end.stored(seen))
+    return ends.handed, (*descriptors, At(at), At(work.new((t.stream,), tl.int32, True)), *stored(end, seen))
 
 
 def parts(work: Work, t: Way) -> tuple[int, Piece]:
     """New memory for the parts of tiles, and the END that stores them."""
     rows = t.m * (t.programs if t.parts else t.stream)
     at, info = work.new((rows, t.n), tl.float32), ArrayInfo(0, tl.float32, (rows, t.n), (t.n, 1), 0)
-    return at, (ends.part, (Matrix(info, info.shape, info.strides, True, at).descriptor(t.m, t.n),))
+    return at, (ends.part, (Matrix(info, at=at).descriptor(t.m, t.n),))
 
 
 def sum_parts(at: int, c: Matrix, t: Way, end: End) -> Launch:

@@ -9,12 +9,12 @@ from typing import Any
 
 import tilejit
 from tilejit.kernels._calls import Work, known_of, place
-from tilejit.kernels._operands import Matrix, in_reach, new, unit
+from tilejit.kernels._operands import Matrix, new
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.copy import LINE, copy, made, pitched, time
-from tilejit.kernels.launches import Call, add, call_of
+from tilejit.kernels.launches import add
 from tilejit.kernels.planning import Plan, brief, choose, described, likeliest
-from tilejit.kernels.problem import Problem, facts
+from tilejit.kernels.problem import Call, Problem, call_of, facts
 from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.way import Way
 
@@ -156,14 +156,14 @@ def _route(call: Call) -> Route:
 def _routes(call: Call) -> Iterator[Route]:
     """What TMA does not read is copied first, or by threads into the blocks; what it does not write is stored
     through pointers, or copied."""
-    a, b, c, _, p, chip = call
+    a, b, c, p, chip, _ = call
     if not p.k:
         yield Route((False, False, False), p, Plan(_EMPTY, 0.0), 0.0)
         return
     short = brief(p, chip)
     for one, other, moved in product(_choices(a, True, short, chip), _choices(b, False, short, chip), (False, True)):
         copied, units = (one[0], other[0]), (one[1], other[1])
-        if moved and (in_reach(c) or any(units)):
+        if moved and (c.in_reach or any(units)):
             continue
         x, y = (pitched(v, _copy_order(v, k)) if do else v for v, k, do in zip((a, b), (True, False), copied))
         target = pitched(c, True) if moved else c
@@ -171,14 +171,14 @@ def _routes(call: Call) -> Iterator[Route]:
         ns += sum(time(v, w, chip) for v, w in ((a, x), (b, y), (target, c)) if w is not v)
         # The first block by TMA waits for its tensor map.
         ns += chip.latency * (short and not all(units))
-        there = replace(facts(x, y, target.info), ended=p.ended, scaled=p.scaled, activated=p.activated, units=units)
+        there = facts(x, y, target, call.end, units=units)
         plan = choose(there, chip)
         yield Route((*copied, moved), there, plan, ns + plan.ns)
 
 
 def _choices(x: Matrix, k_last: bool, short: bool, chip: Chip) -> Iterator[tuple[bool, int]]:
     """Whether an operand is copied, and else in what units threads read it (0: TMA does); short: K is one block."""
-    as_is, size = _as_is(x, k_last), unit(x) * x.dtype.bytes
+    as_is, size = _as_is(x, k_last), x.unit * x.dtype.bytes
     if not as_is or _narrow(x, k_last):
         yield True, 0
     if as_is:
@@ -188,19 +188,10 @@ def _choices(x: Matrix, k_last: bool, short: bool, chip: Chip) -> Iterator[tuple
         yield False, size
 
 
-def in_place(a: Matrix, b: Matrix, c: Matrix, chip: Chip) -> Route | None:
-    """Where all three matrices are read and written in place."""
-    if 0 in (*a.shape, *c.shape) or not (_as_is(a, True) and _as_is(b, False) and in_reach(c)):
-        return None
-    problem = facts(a, b, c.info)
-    found = choose(problem, chip)
-    return Route((False, False, False), problem, found, found.ns)
-
-
 def _as_is(x: Matrix, k_last: bool) -> bool:
     """Whether the tensor cores read an operand through TMA as it is: 16-bit ones in either order, others with K
     contiguous."""
-    return in_reach(x) and (x.dtype.bytes == 2 or x.rows_first == k_last)
+    return x.in_reach and (x.dtype.bytes == 2 or x.rows_first == k_last)
 
 
 def _copy_order(x: Matrix, k_last: bool) -> bool:
@@ -209,5 +200,4 @@ def _copy_order(x: Matrix, k_last: bool) -> bool:
 
 def _narrow(x: Matrix, k_last: bool) -> bool:
     """Whether lines across K are shorter than L2's, each of which TMA asks for."""
-    m, n = x.shape
-    return x.rows_first != k_last and (n if x.rows_first else m) * x.dtype.bytes < LINE
+    return x.rows_first != k_last and x.lines[1] * x.dtype.bytes < LINE

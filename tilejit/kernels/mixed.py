@@ -5,7 +5,6 @@ them (`steps.widen`). Where tiles of few rows do not fill the chip, their blocks
 """
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,9 +15,9 @@ from tilejit.kernels._calls import At, Work, called, given, infos_of
 from tilejit.kernels._operands import check_dense, check_one_of, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import current
-from tilejit.kernels.launches import Call, End, multiply
+from tilejit.kernels.launches import multiply
 from tilejit.kernels.planning import choose
-from tilejit.kernels.problem import facts
+from tilejit.kernels.problem import Call, End, facts
 from tilejit.kernels.product import loads, steps
 from tilejit.kernels.way import Way
 
@@ -66,15 +65,14 @@ def _work(infos: tuple[Any, ...], activation: str | None, split: int | None, con
     mc = result(_WHAT, out, (m, n), 5)
     if 0 in (m, n):
         return work
-    problem = replace(facts(mx, mw.T, out), step="widen", bits=bits, group=group)
-    chip = current(x.device, multiprocessors)
-    t = config or choose(problem, chip, split).way
+    problem = facts(mx, mw.T, mc, step="widen", bits=bits, group=group)
+    call = Call(mx, mw.T, mc, problem, current(x.device, multiprocessors), End(given(4, bias), activation=activation))
+    t = config or choose(problem, call.chip, split).way
     bk, constant = t.step(problem.size), tl.constexpr
     step = (steps.widen, (At(2), given(3, zeros), down, across, *map(constant, (bits, group // bk, run))))
     # Weights that are read once leave L2 to x.
     packed = mw.descriptor(t.m, bk * bits // 8), constant(bits), "evict_first" if m <= t.n else ""
-    multiply(work, Call(mx, mw.T, mc, End(given(4, bias), activation=activation), problem, chip), t, step=step,
-             b=(loads.packed_rows, packed), beside=True,
+    multiply(work, call, t, step=step, b=(loads.packed_rows, packed), beside=True,
              num_stages=t.depth(mc.dtype.bytes, t.m * t.k_bytes * bits // 16 + t.n * t.k_bytes))
     return work
 

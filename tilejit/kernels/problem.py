@@ -1,20 +1,14 @@
+"""From the arrays of a call to the facts that its product is planned by."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from tilejit import ArrayInfo
-from tilejit.kernels._operands import (
-    DTYPES,
-    Matrix,
-    check_dense,
-    check_one_of,
-    check_operands,
-    in_reach,
-    operand,
-    result,
-    unit,
-)
+import tilejit
+from tilejit.kernels._calls import At, given
+from tilejit.kernels._operands import DTYPES, Matrix, check_dense, check_one_of, check_operands, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
+from tilejit.kernels.chip import Chip, current
 
 
 @dataclass(frozen=True)
@@ -60,26 +54,53 @@ class Problem:
         return f"{f'{self.batches} x ' * (self.batches > 1)}{self.m}x{self.n}x{self.k} {order}, {8 * self.size} bits"
 
 
-def facts(a: Matrix, b: Matrix, out: ArrayInfo, biased: bool = False, activation: str | None = None,
-          scaled: bool = False, batches: int = 1) -> Problem:
-    def threads(x: Matrix) -> int:
-        """Bytes of a matrix that threads move at once, 0 where TMA does."""
-        return 0 if in_reach(x) else unit(x) * x.dtype.bytes
+class End(NamedTuple):
+    """What follows sums: scales, a bias, an activation; or a caller's function (`own`), its arguments."""
 
-    (m, k), n, all_three = a.shape[-2:], b.shape[-1], (a, b, Matrix(out, out.shape, out.strides, True))
-    of_a, of_b, of_c = (max(x.info.strides[-2:]) * x.dtype.bytes for x in all_three)
-    of_threads = [threads(x) for x in all_three]
-    return Problem(m, n, k, a.dtype.bytes, a.rows_first, b.rows_first, (of_a, of_b, of_c), out.dtype.bytes,
-                   biased or activation is not None, scaled, activation in ("gelu", "silu"), batches,
-                   (of_threads[0], of_threads[1]), of_threads[2])
+    bias: At | None = None
+    scale_a: At | None = None
+    scale_b: At | None = None
+    activation: str | None = None
+    own: Any = None
+    args: At | None = None
 
 
-def checked(what: str, a: ArrayInfo, b: ArrayInfo, bias: ArrayInfo | None, out: ArrayInfo, activation: str | None,
-            rank: int = 2, in_place: bool = True, dtypes: tuple[str, ...] = DTYPES) -> tuple[Matrix, Matrix, Matrix]:
-    """Arrays 0, 1 and 3 of activation(a @ b + bias), as the tensor cores read them (`in_place`). Raises LaunchError."""
+class Call(NamedTuple):
+    """A checked product: its matrices, the facts that it is planned by, the rates of its chip."""
+
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    problem: Problem
+    chip: Chip
+    end: End = End()
+
+
+def facts(a: Matrix, b: Matrix, c: Matrix, end: End = End(), **others: Any) -> Problem:
+    of_a, of_b, of_c = (0 if x.in_reach else x.unit * x.dtype.bytes for x in (a, b, c))
+    pitch_a, pitch_b, pitch_c = (max(x.strides[-2:]) * x.dtype.bytes for x in (a, b, c))
+    ended, scaled = (any(x is not None for x in some) for some in ((end.bias, end.activation, end.own), end[1:3]))
+    found = Problem(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype.bytes, a.rows_first, b.rows_first,
+                    (pitch_a, pitch_b, pitch_c), c.dtype.bytes, ended, scaled, end.activation in ("gelu", "silu"),
+                    units=(of_a, of_b), stores=of_c)
+    return replace(found, **others)
+
+
+def call_of(what: str, infos: tuple[Any, ...], activation: str | None, multiprocessors: int, own: Any = None,
+            rank: int = 2, in_place: bool = True, dtypes: tuple[str, ...] = DTYPES) -> Call:
+    """Of arrays 0 and 1 of a call with bias 2, result 3, numbers that scale 4 and 5 (if there are so many) and, for an
+    `own` END, arguments 6. Raises LaunchError for those that do not go together, or (`in_place`) that the tensor cores
+    and TMA do not take as they are."""
+    a, b, bias, c, *scales = infos
     ma, mb = operand(what, "a", a, 0, rank, in_place), operand(what, "b", b, 1, rank, in_place)
     check_operands(what, ma, mb, dtypes, in_place)
     check_one_of(what, "activation", activation, ACTIVATIONS)
     check_dense(what, "bias", bias, mb.shape[-1])
-    shape = *map(max, ma.shape[:-2], mb.shape[:-2]), ma.shape[-2], mb.shape[-1]
-    return ma, mb, result(what, out, shape, 3, in_place=in_place)
+    mc = result(what, c, (*map(max, ma.shape[:-2], mb.shape[:-2]), ma.shape[-2], mb.shape[-1]), 3, in_place=in_place)
+    for name, info in zip(("scale_a", "scale_b"), scales):
+        if info is not None and (info.dtype != tilejit.language.float32 or any(n != 1 for n in info.shape)):
+            raise tilejit.LaunchError(f"{what}: {name} must be one number in fp32, found {info.dtype} "
+                                      f"{list(info.shape)}")
+    scale_a, scale_b = map(given, (4, 5), scales or (None, None))
+    end = End(given(2, bias), scale_a, scale_b, activation, own, None if own is None else At(6))
+    return Call(ma, mb, mc, facts(ma, mb, mc, end), current(a.device, multiprocessors), end)

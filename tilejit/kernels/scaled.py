@@ -10,15 +10,14 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, new
-from tilejit.kernels.chip import current
-from tilejit.kernels.launches import Call, End, Piece, multiply
+from tilejit.kernels.launches import Piece, multiply
 from tilejit.kernels.planning import choose
-from tilejit.kernels.problem import checked, facts
+from tilejit.kernels.problem import call_of
 from tilejit.kernels.product import steps
 from tilejit.kernels.product.steps import SCALE_BLOCK
 from tilejit.kernels.way import Way
 
-_WHAT = "matmul_blockscaled"
+_WHAT, _FP8 = "matmul_blockscaled", ("fp8e4nv", "fp8e5")
 
 
 @tilejit.replayed
@@ -60,20 +59,18 @@ def promoted(rows: int, row_scales: int, strides: tuple[int, ...], block_scales:
 @lru_cache(maxsize=1024)
 def _work(infos: tuple[Any, ...], config: Way | None, multiprocessors: int, knobs: Any) -> Work:
     """Raises LaunchError for arrays that do not go together."""
-    work, (a, b, _, out, scale_a, scale_b) = Work(6), infos
-    ma, mb, mc = checked(_WHAT, a, b, None, out, None, dtypes=("fp8e4nv", "fp8e5"))
-    (m, k), n = ma.shape, mb.shape[1]
+    call, work, (scale_a, scale_b) = call_of(_WHAT, infos[:4], None, multiprocessors, dtypes=_FP8), Work(6), infos[4:]
+    (m, k), n = call.a.shape, call.b.shape[1]
     scale_steps(_WHAT, (scale_a, (m, k)), (scale_b, (n, k)))
     if 0 in (m, n):
         return work
-    problem, chip = replace(facts(ma, mb, out), step="promote"), current(a.device, multiprocessors)
-    t = config or choose(problem, chip).way
+    call = call._replace(problem=replace(call.problem, step="promote"))
+    t = config or choose(call.problem, call.chip).way
     high, (down, across), view = t.computed(t.m, t.n)[0], scale_a.strides, None
     if t.scales_come and down == 1 and k > 0:
         shape = tilejit.cdiv(k, SCALE_BLOCK), m
-        view = Matrix(scale_a, shape, (across, 1), True, 4).seen(shape, (across, 1), (1, high))
+        view = Matrix(scale_a, at=4).seen(shape, (across, 1), (1, high))
         view = view if view.descriptor is not None and view.descriptor.tma else None
-    multiply(work, Call(ma, mb, mc, End(), problem, chip), t,
-             step=promoted(m, 4, (down, across), 5, scale_b.strides, view),
-             num_stages=t.depth(mc.dtype.bytes, (t.m + t.n) * SCALE_BLOCK + 4 * high) if view else None)
+    multiply(work, call, t, step=promoted(m, 4, (down, across), 5, scale_b.strides, view),
+             num_stages=t.depth(call.c.dtype.bytes, (t.m + t.n) * SCALE_BLOCK + 4 * high) if view else None)
     return work

@@ -8,8 +8,9 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._calls import Work, called
 from tilejit.kernels._operands import new
-from tilejit.kernels.launches import End, add, call_of
+from tilejit.kernels.launches import add
 from tilejit.kernels.planning import choose
+from tilejit.kernels.problem import End, call_of
 from tilejit.kernels.way import Way
 
 _WHAT = "matmul_streamk"
