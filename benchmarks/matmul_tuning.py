@@ -18,9 +18,7 @@ import tilejit
 from tilejit.kernels import launches, planning
 from tilejit.kernels._calls import Work
 from tilejit.kernels.chip import current
-from tilejit.kernels.launches import Call, End
-from tilejit.kernels.problem import Problem, checked
-from tilejit.kernels.problem import facts as problem_of
+from tilejit.kernels.problem import Problem, call_of
 from tilejit.kernels.way import Way
 from tilejit.tools.calibrate import described
 
@@ -46,8 +44,7 @@ def plans(m: int, n: int, k: int, size: int) -> dict[str, Way]:
 def work_of(a: Any, b: Any, out: Any, way: Way) -> Work:
     """The launches of a way for a, b and out."""
     work, infos = Work(4), [tilejit.array_info(x) for x in (a, b, out)]
-    ma, mb, mc = checked("tuning", *infos[:2], None, infos[2], None)
-    launches.add(work, Call(ma, mb, mc, End(), problem_of(ma, mb, infos[2]), current()), way)
+    launches.add(work, call_of("tuning", (*infos[:2], None, infos[2]), None, current().multiprocessors), way)
     return work
 
 

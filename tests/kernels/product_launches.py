@@ -9,8 +9,7 @@ from tilejit import ArrayInfo
 from tilejit.kernels import chip as chips
 from tilejit.kernels import launches, mixed
 from tilejit.kernels._calls import At, Launch, Work
-from tilejit.kernels.launches import Call, End
-from tilejit.kernels.problem import checked, facts
+from tilejit.kernels.problem import call_of
 from tilejit.kernels.way import Way
 
 CHIP = chips.load(chips.FOLDER / "h200.json")
@@ -29,11 +28,9 @@ def info(dtype: str, *shape: int, rows_first: bool = True) -> ArrayInfo:
 def work_of(t: Way, m: int, n: int, k: int, dtype: str = "bfloat16", out: str = "bfloat16", b_rows: bool = False,
             activation: str | None = None, bias: bool = False, into: bool = False) -> Work:
     """The launches of a way for such arrays: a, b, bias and result."""
-    a, b, c = info(dtype, m, k), info(dtype, k, n, rows_first=b_rows), info(out, m, n)
-    ma, mb, mc = checked("test", a, b, None, c, activation)
+    arrays = info(dtype, m, k), info(dtype, k, n, rows_first=b_rows), info(out, n) if bias else None, info(out, m, n)
     work = Work(4)
-    end = End(At(2) if bias else None, activation=activation)
-    launches.add(work, Call(ma, mb, mc, end, facts(ma, mb, c, bias, activation), CHIP), t, into)
+    launches.add(work, call_of("test", arrays, activation, CHIP.multiprocessors)._replace(chip=CHIP), t, into)
     return work
 
 

@@ -10,9 +10,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels import launches, matmul
 from tilejit.kernels._calls import At, Work
-from tilejit.kernels.launches import Call, End
 from tilejit.kernels.planning import Plan
-from tilejit.kernels.problem import checked, facts
+from tilejit.kernels.problem import End, call_of
 from tilejit.kernels.way import Way
 from tilejit.testing import rel_error
 
@@ -82,12 +81,12 @@ def test_what_does_not_go_together():
 
 def test_it_costs_what_a_built_in_one_does():
     """The same schedule, no spills: products in flight, stores as they were."""
-    w, arrays = Way(128, 256, 8), (info("bfloat16", 256, 512), info("bfloat16", 512, 512, rows_first=False))
+    w, arrays = Way(128, 256, 8), (info("bfloat16", 256, 512), info("bfloat16", 512, 512, rows_first=False), None,
+                                   info("bfloat16", 256, 512))
     built = []
     for end, types in ((End(At(4)), {4: "*bf16"}), (End(own=gated, args=At(4)), {4: ("*bf16", "*fp32", "fp32")})):
-        a, b, c = checked("test", *arrays, None, info("bfloat16", 256, 512), None)
         work = Work(5)
-        launches.add(work, Call(a, b, c, end, facts(a, b, c.info), CHIP), w)
+        launches.add(work, call_of("test", arrays, None, 132)._replace(end=end, chip=CHIP), w)
         built.append(compiled(work.launches[0], types))
     built_in, own = built
     assert not own.warnings() and own.metadata.num_stages == built_in.metadata.num_stages

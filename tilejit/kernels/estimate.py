@@ -7,7 +7,7 @@ parts. The numbers are the chip's (`chip.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,8 @@ class Table:
             m=of(lambda w: w.m), n=of(lambda w: w.n), ctas=of(lambda w: w.ctas), k_ctas=of(lambda w: w.k_ctas),
             k_bytes=of(lambda w: w.k_bytes), swap=np.array([w.swap for w in self.ways], bool),
             together=of(lambda w: w.together), turns=np.array([w.in_turn for w in self.ways], bool),
-            strip=of(lambda w: w.strip), parts=of(lambda w: max(1, w.parts)), turned=of(lambda w: w.swap),
-            coming=of(lambda w: w.scales_come), warpgroups=of(lambda w: w.warps // 4))
+            strip=of(lambda w: w.strip), parts=of(lambda w: max(1, w.parts)), coming=of(lambda w: w.scales_come),
+            warpgroups=of(lambda w: w.warps // 4))
         high = of(lambda w: w.m // w.ctas if w.beside and not w.columns else w.m)
         wide = of(lambda w: w.n // w.ctas if w.columns else w.n)
         # Those beside one another ask for a share of what they have in common, too.
@@ -63,16 +63,22 @@ class Table:
         """Whether no programs share a multiprocessor."""
         return all(w.together == 1 for w in self.ways)
 
-    def rates(self, chip: Chip) -> dict[str, _Array]:
-        """Whatever the problem; kept for the last chip."""
-        known, found = self.__dict__.get("_rates", (None, {}))
-        if known is not chip:
-            found = _rates(self, chip)
-            self.__dict__["_rates"] = chip, found
-        return found
+    def sides(self, of_a: float, of_b: float) -> tuple[Any, Any]:
+        """What is known of a and b, as each way's tiles take them: of a transpose b is the first operand."""
+        if of_a == of_b:
+            return of_a, of_b
+        swap = self.columns["swap"]
+        return np.where(swap, of_b, of_a), np.where(swap, of_a, of_b)
+
+    def grids(self, problem: Problem) -> tuple[_Array, _Array]:
+        """In tiles of each way."""
+        high, wide = self.sides(problem.m, problem.n)
+        return np.ceil(high / self.columns["m"]), np.ceil(wide / self.columns["n"])
 
 
-def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
+@lru_cache(maxsize=256)
+def rates(table: Table, chip: Chip) -> dict[str, _Array]:
+    """Whatever the problem."""
     f, e = table.columns, chip.hiding
     speeds = np.array([chip.speeds.get(str(Way(w.m, w.n, w.warps, w.ctas, w.split)), 1.0) for w in table.ways])
     # The multiprocessors of a cluster are neighbours: larger ones than 2 leave some alone.
@@ -82,8 +88,7 @@ def _rates(table: Table, chip: Chip) -> dict[str, _Array]:
     products = f["results"] * f["k_bytes"] / (chip.tensor * speeds)
     exchanged = f["area"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
     return dict(
-        once=np.ones(len(table.ways)), room=np.maximum(room, 1.0),
-        products=products ** e,
+        room=np.maximum(room, 1.0), products=products ** e,
         waited=(chip.latency / f["slots"] + chip.block + np.where(f["ctas"] > f["k_ctas"], chip.pair, 0.0)) ** e,
         load=f["k_bytes"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
         meet=np.where(split, chip.meet + exchanged, 0.0), meeting=8 * f["area"] / chip.multiprocessors / chip.part,
@@ -100,9 +105,8 @@ def ragged(pitch: int, chip: Chip) -> float:
 
 def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = None) -> _Array:
     """Nanoseconds, infinite for ways that do not run on the chip. parts: programs a tile, instead of the way's own."""
-    p, f, r = problem, table.columns, table.rates(chip)
-    high, wide = _sizes(p, table)
-    down, across = np.ceil(high / f["m"]), np.ceil(wide / f["n"])
+    p, f, r, e = problem, table.columns, rates(table, chip), chip.hiding
+    down, across = table.grids(p)
     if p.grouped:
         tall: _Array = np.where(f["swap"], f["n"], f["m"])
         rows_of = np.maximum(1.0, p.m / tall + HUNG)
@@ -116,9 +120,7 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
     waves = count / programs
     turns = np.ceil(np.where(divided, programs / room, waves))
     sharing = 1.0 if table.alone else np.clip(np.ceil(programs / chip.multiprocessors), 1.0, f["together"])
-    alone, read = _block(p, table, chip, high / down, wide / across, np.minimum(across, programs),
-                         np.minimum(down, programs), sharing)
-    e = chip.hiding
+    alone, read = _block(p, table, chip, down, across, programs, sharing)
     full = (alone + (read * programs * f["k_ctas"]) ** e) ** (1 / e)
     rest = np.where(divided, 0.0, count - np.floor(waves) * programs)
     last = (alone + (read * rest * f["k_ctas"]) ** e) ** (1 / e)
@@ -140,54 +142,37 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
     return r["fixed"] + time + np.where(divided, meeting, ends) + turns * r["meet"]
 
 
-def _sizes(p: Problem, table: Table) -> tuple[_Array, _Array]:
-    wider = table.columns["turned"] * float(p.n - p.m)
-    return p.m + wider, p.n - wider
-
-
-def grids(problem: Problem, table: Table) -> tuple[_Array, _Array]:
-    """In tiles of each way."""
-    high, wide = _sizes(problem, table)
-    return np.ceil(high / table.columns["m"]), np.ceil(wide / table.columns["n"])
-
-
-def _block(p: Problem, table: Table, chip: Chip, high: _Array, wide: _Array, across: _Array, down: _Array,
+def _block(p: Problem, table: Table, chip: Chip, down: _Array, across: _Array, programs: _Array,
            sharing: _Array) -> tuple[_Array, _Array]:
-    """Of a block of K: what takes as long however many programs run, to the power of `hiding`, and nanoseconds of
-    L2. high, wide: of a tile; across, down: programs that read the same operand; sharing: those of a multiprocessor."""
-    f, r = table.columns, table.rates(chip)
+    """Of a block of K: what takes as long however many programs run, to the power of `hiding`, and nanoseconds of L2.
+    down, across: tiles; sharing: programs of a multiprocessor."""
+    f, r, e = table.columns, rates(table, chip), chip.hiding
     a, b = (1.0 if unit else ragged(pitch, chip) for pitch, unit in zip(p.pitches, p.units))
-    b *= p.share
-    first, second = (a, b) if a == b else (np.where(f["swap"], b, a), np.where(f["swap"], a, b))
+    first, second = table.sides(a, b * p.share)
     strips: Any = second
     if p.b_rows or not p.a_rows:
         # TMA reads rows of a second operand that lie side by side a strip at a time.
-        beside = np.where(f["swap"], not p.a_rows, p.b_rows)
+        _, beside = table.sides(not p.a_rows, p.b_rows)
         strips = second * np.where(beside, LINE / p.size / np.minimum(f["strip"], LINE / p.size), 1.0)
     loads = (f["first"] * first + f["second"] * strips) * r["load"] * sharing
-    for unit, turned in zip(p.units, (False, True)):  # a is the first operand where tiles are not turned
-        if unit:
-            rows = np.where(f["swap"] == turned, f["first"], f["second"])
-            loads = loads + rows * f["k_bytes"] * f["together"] / unit / chip.pieces
+    if any(p.units):
+        of_first, of_second = table.sides(*(1 / unit if unit else 0.0 for unit in p.units))
+        loads += (f["first"] * of_first + f["second"] * of_second) * f["k_bytes"] * f["together"] / chip.pieces
     products = r["products"]
     if p.step != "accumulate":
-        products = (products ** (1 / chip.hiding) + _beside(p, f, chip, sharing)) ** chip.hiding
-    alone = r["waited"] + products * sharing ** chip.hiding + loads ** chip.hiding
+        products = (products ** (1 / e) + _beside(p, f, chip, sharing)) ** e
+    alone = r["waited"] + products * sharing ** e + loads ** e
     # Programs that read the same block ask for the same lines, one request a row of it: narrow rows are many to a line.
-    narrow_a = 1.0 if p.a_rows else LINE / min(LINE, max(1, p.m * p.size))
-    narrow_b = LINE / min(LINE, max(1, p.n * p.size)) if p.b_rows else 1.0
-    if narrow_a != narrow_b:
-        across = across * np.where(f["swap"], narrow_b, narrow_a)
-        down = down * np.where(f["swap"], narrow_a, narrow_b)
-    elif narrow_a > 1:
-        across, down = across * narrow_a, down * narrow_a
-    alone = alone + (np.maximum(across, down) * chip.line) ** chip.hiding
-    rows, columns = high, wide
+    of_first, of_second = table.sides(1.0 if p.a_rows else LINE / min(LINE, max(1, p.m * p.size)),
+                                      LINE / min(LINE, max(1, p.n * p.size)) if p.b_rows else 1.0)
+    asking = np.maximum(np.minimum(across, programs) * of_first, np.minimum(down, programs) * of_second)
+    alone = alone + (asking * chip.line) ** e
+    high, wide = table.sides(p.m, p.n)
+    rows, columns = high / down, wide / across
     if chip.outside and not (p.grouped or any(p.units)):
         # What TMA fills in are lines of K (beyond a group's end are other rows, and threads read nothing there).
-        of_a, of_b = chip.outside * p.a_rows, chip.outside * (not p.b_rows)
-        rows = high + np.where(f["swap"], of_b, of_a) * (f["m"] - high)
-        columns = wide + np.where(f["swap"], of_a, of_b) * (f["n"] - wide)
+        of_first, of_second = table.sides(chip.outside * p.a_rows, chip.outside * (not p.b_rows))
+        rows, columns = rows + of_first * (f["m"] - rows), columns + of_second * (f["n"] - columns)
     return alone, (rows * first + columns * second) * r["l2"]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilejit import LaunchError
 from tilejit.kernels.chip import Chip
-from tilejit.kernels.estimate import Table, estimate, grids
+from tilejit.kernels.estimate import Table, estimate, rates
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import LEAST_BLOCKS, Way
 
@@ -124,22 +124,17 @@ def considered(problem: Problem, chip: Chip, split: int | None = None,
     """Tiles, the parts of K of each, and what they take: whole tiles, then those divided between as many programs as
     run at once, or into `split`."""
     there = ways_of(problem, chip, tiles)
-    f, once = there.columns, there.rates(chip)["once"]
-    blocks = np.ceil(max(1, problem.k_bytes) / f["k_bytes"])
-    if split is not None:
-        parts = np.minimum(split, blocks)
-        return there.ways, parts, estimate(problem, there, chip, parts)
-    parts = once
-    if problem.batches == 1 and not problem.grouped:
-        down, across = grids(problem, there)
-        most = np.minimum(there.rates(chip)["room"] / (down * across), blocks * (1 / LEAST_BLOCKS))
+    f, blocks = there.columns, np.ceil(max(1, problem.k_bytes) / there.columns["k_bytes"])
+    many = [f["parts"] if split is None else np.minimum(split, blocks)]
+    if split is None and problem.batches == 1 and not problem.grouped:
+        down, across = there.grids(problem)
+        most = np.minimum(rates(there, chip)["room"] / (down * across), blocks * (1 / LEAST_BLOCKS))
         parts = np.maximum(np.floor(np.where(f["ctas"] > 1, 1.0, most)), 1.0)
-    if parts.max() == 1:
-        return there.ways, once, estimate(problem, there, chip, once)
-    both = np.stack([once, parts])
-    times = estimate(problem, there, chip, both)
-    times[1, parts == 1] = np.inf
-    return there.ways * 2, both.ravel(), times.ravel()
+        many += [parts] * bool(parts.max() > 1)
+    all_parts = np.stack(many)
+    times = estimate(problem, there, chip, all_parts)
+    times[1:][all_parts[1:] == 1] = np.inf
+    return there.ways * len(many), all_parts.ravel(), times.ravel()
 
 
 def ordered(problem: Problem, chip: Chip, split: int | None = None, ctas: int | None = None,

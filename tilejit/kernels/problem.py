@@ -1,4 +1,3 @@
-"""From the arrays of a call to the facts that its product is planned by."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

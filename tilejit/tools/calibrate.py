@@ -30,8 +30,7 @@ from tilejit.kernels._calls import Work
 from tilejit.kernels._operands import Matrix
 from tilejit.kernels.chip import Chip, current, load
 from tilejit.kernels.estimate import Table, estimate
-from tilejit.kernels.launches import Call, End
-from tilejit.kernels.problem import Problem, facts
+from tilejit.kernels.problem import Call, Problem, facts
 from tilejit.kernels.way import Way
 
 FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "store", "stored", "part",
@@ -63,14 +62,14 @@ def problems(rng: random.Random) -> Iterator[tuple[Problem, str]]:
         i += 1
 
 
-def matrices(m: int, n: int, k: int, dtype: str, b_rows: bool) -> tuple[Any, Any, Any]:
+def matrices(m: int, n: int, k: int, dtype: str, b_rows: bool) -> tuple[Matrix, Matrix, Matrix]:
     def matrix(kind: str, m: int, n: int, rows: bool) -> Matrix:
         strides = (n, 1) if rows else (1, m)
         info = tilejit.ArrayInfo(0, getattr(tilejit.language, kind), (m, n), strides, 0)
-        return Matrix(info, (m, n), strides, rows)
+        return Matrix(info, rows)
 
     kind = {"bf16": "bfloat16", "fp8e4nv": "float8e4nv"}[dtype]
-    return matrix(kind, m, k, True), matrix(kind, k, n, b_rows), matrix("bfloat16", m, n, True).info
+    return matrix(kind, m, k, True), matrix(kind, k, n, b_rows), matrix("bfloat16", m, n, True)
 
 
 def picked(problem: Problem, chip: Chip, rng: random.Random) -> list[Way]:
@@ -83,8 +82,7 @@ def picked(problem: Problem, chip: Chip, rng: random.Random) -> list[Way]:
 def work_of(problem: Problem, way: Way, chip: Chip, dtype: str) -> Work:
     a, b, c = matrices(problem.m, problem.n, problem.k, dtype, problem.b_rows)
     work = Work(3)
-    call = Call(a, replace(b, at=1), Matrix(c, c.shape, c.strides, True, 2), End(), problem, chip)
-    launches.add(work, call, way)
+    launches.add(work, Call(a, replace(b, at=1), replace(c, at=2), problem, chip), way)
     return work
 
 

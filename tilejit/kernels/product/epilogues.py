@@ -99,13 +99,11 @@ def with_residual(y, e, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
 @tilejit.kernel
 def fold_rows(y, e, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
     rows = m + tl.arange(0, BM)
-    if e.REDUCE == "sum":
-        tl.atomic_add(e.reduced + rows, tl.sum(y, 1), rows < M, sem="relaxed")
-    elif e.REDUCE == "squares":
-        tl.atomic_add(e.reduced + rows, tl.sum(y * y, 1), rows < M, sem="relaxed")
-    elif e.REDUCE == "max":
+    if e.REDUCE == "max":
         inside = (n + tl.arange(0, BN) < e.N)[None, :]
         tl.atomic_max(e.reduced + rows, tl.max(tl.where(inside, y, float("-inf")), 1), rows < M, sem="relaxed")
+    elif e.REDUCE is not None:
+        tl.atomic_add(e.reduced + rows, tl.sum(y * y if e.REDUCE == "squares" else y, 1), rows < M, sem="relaxed")
 
 
 @tilejit.kernel
@@ -118,31 +116,26 @@ def stored(y, e, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
 
 @tilejit.kernel
 def finished(acc, e, m, n, M, BM: tl.constexpr, BN: tl.constexpr):
-    """All that follows the sums of a tile of at most 128 columns."""
-    z = scaled_biased(acc, e, False, m, n, M, BM, BN)
-    if e.z is not None:
-        e.z.store([m, n], z.to(e.z.dtype))
-    stored(activate(z, e.ACTIVATION, e.out.dtype), e, m, n, M, BM, BN)
+    """All that follows the sums of a tile of at most 128 columns. Integers that go to int32 are stored so."""
+    if e.out.dtype == tl.int32:
+        e.out.store([m, n], acc)
+    else:
+        z = scaled_biased(acc, e, False, m, n, M, BM, BN)
+        if e.z is not None:
+            e.z.store([m, n], z.to(e.z.dtype))
+        stored(activate(z, e.ACTIVATION, e.out.dtype), e, m, n, M, BM, BN)
 
 
 @tilejit.kernel
 def fused(p, at, acc):
-    """p.end: `Extras`; its descriptors have blocks of at most 128 columns. Integers that go to int32 are stored so."""
-    e = p.end
-    WHOLE: tl.constexpr = p.BN <= 128
-    if WHOLE and e.out.dtype == tl.int32:
-        e.out.store([at.m, at.n], acc)
-    elif WHOLE:
-        finished(acc, e, at.m, at.n, p.M, p.BM, p.BN)
+    """p.end: `Extras`; its descriptors have blocks of at most 128 columns."""
+    if p.BN <= 128:
+        finished(acc, p.end, at.m, at.n, p.M, p.BM, p.BN)
     else:
         # A whole tile's scales and sums together do not fit the registers.
         left, right = halves(acc, p.BM, p.BN)
-        if e.out.dtype == tl.int32:
-            e.out.store([at.m, at.n], left)
-            e.out.store([at.m, at.n + p.BN // 2], right)
-        else:
-            finished(left, e, at.m, at.n, p.M, p.BM, p.BN // 2)
-            finished(right, e, at.m, at.n + p.BN // 2, p.M, p.BM, p.BN // 2)
+        finished(left, p.end, at.m, at.n, p.M, p.BM, p.BN // 2)
+        finished(right, p.end, at.m, at.n + p.BN // 2, p.M, p.BM, p.BN // 2)
 
 
 @tilejit.kernel

@@ -11,6 +11,12 @@ SUMS = tl.float32, tl.constexpr(0)
 
 
 @tilejit.kernel
+def blocks(p, at, k):
+    """Block k of K of both operands, [BM, BK] and [BN, BK]."""
+    return p.LOAD_A(p.a, at, at.m, k, p.BM, p.BK), p.LOAD_B(p.b, at, at.n, k, p.BN, p.BK)
+
+
+@tilejit.kernel
 def accumulate(p, at):
     """Of products that stay in flight. p.step: their dtype, TAIL: 0, or what is left of K behind blocks, filled up
     with zeros."""
@@ -18,13 +24,11 @@ def accumulate(p, at):
     acc = tl.zeros((p.BM, p.BN), DTYPE)
     last = p.K // p.BK if TAIL > 0 else at.last
     for k in tl.range(at.first, last, at.by):
-        a = p.LOAD_A(p.a, at, at.m, k, p.BM, p.BK)
-        b = p.LOAD_B(p.b, at, at.n, k, p.BN, p.BK)
+        a, b = blocks(p, at, k)
         acc = tl.dot(a, b.T, acc)
     if TAIL > 0:
         for k in range(last, last + 1):  # as a loop: in the slots of the one before
-            a = p.LOAD_A(p.a, at, at.m, k, p.BM, p.BK)
-            b = p.LOAD_B(p.b, at, at.n, k, p.BN, p.BK)
+            a, b = blocks(p, at, k)
             acc = tl.dot(a, b.T, acc, depth=TAIL)
     return acc
 
@@ -55,8 +59,7 @@ def promote(p, at):
     for k in tl.range(at.first, at.last, at.by):
         if scale_desc is not None:
             row_scale = scale_desc.load([k, at.start + mine]).reshape(SIZE)
-        a = p.LOAD_A(p.a, at, at.m, k, p.BM, p.BK)
-        b = p.LOAD_B(p.b, at, at.n, k, p.BN, p.BK)
+        a, b = blocks(p, at, k)
         part = tl.dot(a, b.T)
         scale = row_scale * block_scale
         # The next block's scales arrive behind this block's product.
@@ -125,8 +128,7 @@ def widen(p, at):
     acc = tl.zeros((p.BM, p.BN), tl.float32)
     if STEPS == 0:
         for k in range(at.first * at.last // at.by, (at.first + 1) * at.last // at.by):
-            w = p.LOAD_A(p.a, at, at.m, k, p.BM, p.BK)
-            x = p.LOAD_B(p.b, at, at.n, k, p.BN, p.BK)
+            w, x = blocks(p, at, k)
             acc = tl.dot(widened(w, p.BM, p.BK, BITS, x.dtype), x.T, acc)
         acc *= tl.load(scales + rows * down, inside, other=0.0).to(tl.float32)[:, None]
     else:
@@ -144,8 +146,7 @@ def widen(p, at):
             next_zero = at_once(zeros, where, inside, RUN)
             for k in range(run * (STEPS * RUN), tl.minimum((run + 1) * (STEPS * RUN), at.last)):
                 index = k // STEPS % RUN
-                w = p.LOAD_A(p.a, at, at.m, k, p.BM, p.BK)
-                x = p.LOAD_B(p.b, at, at.n, k, p.BN, p.BK)
+                w, x = blocks(p, at, k)
                 y = widened(w, p.BM, p.BK, BITS, x.dtype, one_of(scale, index, scales, RUN),
                             one_of(zero, index, zeros, RUN))
                 acc = tl.dot(y, x.T, acc)
