@@ -43,15 +43,9 @@ def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow:
     """The tiles with up to so many CTAs that have registers for an epilogue. per_column: a bias or scales. arrays: a
     residual or a second output. narrow: a residual that cannot be read 16 bytes at a time. reduction: a number per
     row, which pairs of CTAs do not combine."""
-    if gated:
-        found = GATED_TILES[-1:] if narrow else GATED_TILES
-    else:
-        found = TILES[(3 if reduction else 2) * narrow:]
-    if gated and arrays:
-        found = tuple(t for t in found if t.n & t.n - 1 == 0)
-    if gated and per_column:
-        found = tuple(t for t in found if t.roomy(4))
-    return tuple(t for t in found if t.ctas <= (1 if reduction else ctas))
+    tiles = (GATED_TILES[-1:] if narrow else GATED_TILES) if gated else TILES[(3 if reduction else 2) * narrow:]
+    fits = [not gated or (t.n & t.n - 1 == 0 or not arrays) and (t.roomy(4) or not per_column) for t in tiles]
+    return tuple(t for t, fit in zip(tiles, fits) if fit and t.ctas <= (1 if reduction else ctas))
 
 
 @tilejit.replayed
@@ -125,12 +119,11 @@ def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matri
     return ma, mb
 
 
-@lru_cache(maxsize=1024)
-def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None, reduction: str | None,
-          multiprocessors: int, knobs: Any) -> Work:
-    a, b, out, scale_a, scale_b, bias, residual, z, reduced = infos
-    work, (ma, mb), chip = Work(9), _operands(what, gated, a, b), current(a.device, multiprocessors)
-    m, n = shape = ma.shape[0], mb.shape[-1]
+def _end(what: str, gated: bool, infos: tuple[Any, ...], shape: tuple[int, ...], activation: str | None,
+         reduction: str | None) -> Extras:
+    """What follows the sums, in pointers, checked."""
+    scale_a, scale_b, bias, residual, z, reduced = infos[3:]
+    m, n = shape
     check_one_of(what, "activation", activation, ACTIVATIONS)
     check_one_of(what, "reduction", reduction, REDUCTIONS)
     kind_a = _scale_kind(what, "scale_a", scale_a, (m, 1), "rows")
@@ -141,45 +134,65 @@ def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None
         raise tilejit.LaunchError(f"{what}: reduction and reduced go together")
     if reduced is not None and reduced.dtype != tl.float32:
         raise tilejit.LaunchError(f"{what}: reduced must be fp32, found {reduced.dtype}")
-    mc = result(what, out, shape, 2)
+    stride = 0 if residual is None else result(what, residual, shape, 6, "residual").strides[0]
+    side = (8 if n % 8 == 0 else 1) if gated else 0
+    return Extras(At(2), given(7, z), given(3, scale_a), given(4, scale_b), given(5, bias), given(6, residual),
+                  given(8, reduced), stride, n, kind_a, kind_b, activation, reduction, tl.constexpr(side))
+
+
+@lru_cache(maxsize=1024)
+def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None, reduction: str | None,
+          multiprocessors: int, knobs: Any) -> Work:
+    a, b, out, *extras = infos
+    work, (ma, mb), chip = Work(9), _operands(what, gated, a, b), current(a.device, multiprocessors)
+    m, n = shape = ma.shape[0], mb.shape[-1]
+    end = _end(what, gated, infos, shape, activation, reduction)
+    mc, residual, z = result(what, out, shape, 2), extras[3], extras[4]
     mz = None if z is None else result(what, z, (2, *shape) if gated else shape, 7, "z")
-    extras = activation or any(x is not None for x in (scale_a, scale_b, bias, residual, z, reduced))
-    if mc.dtype == tl.int32 and (gated or ma.dtype.is_float or extras):
+    if mc.dtype == tl.int32 and (gated or ma.dtype.is_float or activation or any(x is not None for x in extras)):
         raise tilejit.LaunchError(f"{what}: an int32 result is the sum of integer products, without anything else")
     if 0 in shape:
         return work
-    stride, narrow = 0, False
-    if residual is not None:
-        stride = result(what, residual, shape, 6, "residual").strides[0]
-        narrow = n % 16 != 0 or stride % 16 != 0 or residual.address % 16 != 0
-    tiles = fitting(gated, bias is not None or kind_b == "columns", residual is not None or z is not None, narrow,
-                    reduction is not None, 2 if chip.hopper and multiprocessors > 1 else 1)
-    problem = facts(ma, mb, mc, n=2 * n if gated else n)
-    t, ns = choose(problem, chip, split=1, tiles=table(tiles))
-    side = (8 if n % 8 == 0 else 1) if gated else 0
-    end = Extras(At(2), given(7, z), given(3, scale_a), given(4, scale_b), given(5, bias), given(6, residual),
-                 given(8, reduced), stride, n, kind_a, kind_b, activation, reduction, tl.constexpr(side))
-    merged = _merged(mb) if gated else mb
-    if merged is not None and str(ma.dtype) in DTYPES and min(m, problem.n) <= FEW and problem.k:
-        info = ArrayInfo(0, tl.float32, (m, problem.n), (tilejit.cdiv(problem.n, 4) * 4, 1), a.device)
-        product = facts(ma, merged, Matrix(info))
-        apart = choose(product, chip)
-        if _apart(apart.ns, problem, ns, chip):
-            sums = Matrix(info, at=work.new((m, info.strides[0]), tl.float32))
-            add(work, Call(ma, merged, sums, product, chip), apart.way)
-            work.launches.append(_ended(sums, mc, mz, end))
-            return work
-    t = replace(t, single=False)
-    bk, columns = t.step(problem.size), t.n // 2 if gated else t.n
-    of_b = (loads.pair_rows, (_interleaved(mb, columns, bk, side), tl.constexpr(side))) if gated else None
-    end = end._replace(out=mc.descriptor(t.m, columns if gated else min(columns, 128)),
-                       z=mz and mz.descriptor(t.m, min(columns, 64 if gated else 128)))
-    multiply(work, Call(ma, mb, mc, problem, chip), t, b=of_b,
-             walk=whole(t.group(m, problem.n, tilejit.cdiv(problem.k, bk))),
-             step=(steps.accumulate, steps.SUMS if ma.dtype.is_float else (tl.int32, tl.constexpr(0))),
-             last=(epilogues.gated if gated else epilogues.fused, end),
-             num_stages=STAGES.get((t.m, t.n), (None, None))[residual is not None or z is not None])
+    narrow = residual is not None and 0 != n % 16 + end.stride % 16 + residual.address % 16
+    arrays = residual is not None or z is not None
+    tiles = fitting(gated, end.bias is not None or end.SCALE_B == "columns", arrays, narrow, reduction is not None,
+                    2 if chip.hopper and multiprocessors > 1 else 1)
+    call = Call(ma, mb, mc, facts(ma, mb, mc, n=2 * n if gated else n), chip)
+    t, ns = choose(call.problem, chip, split=1, tiles=table(tiles))
+    if not _few(work, call, _merged(mb) if gated else mb, mz, end, ns):
+        _whole(work, call, t, mz, end, arrays)
     return work
+
+
+def _few(work: Work, call: Call, b: Matrix | None, z: Matrix | None, end: Extras, ns: float) -> bool:
+    """Add the launches of a product by any way, into fp32 sums, and of what ends them, if they take less than `ns`."""
+    a, _, c, problem, chip, _ = call
+    if b is None or str(a.dtype) not in DTYPES or min(problem.m, problem.n) > FEW or not problem.k:
+        return False
+    shape, pitch = (problem.m, problem.n), tilejit.cdiv(problem.n, 4) * 4
+    sums = Matrix(ArrayInfo(0, tl.float32, shape, (pitch, 1), a.info.device), at=work.arrays)
+    product = facts(a, b, sums)
+    way, product_ns = choose(product, chip)
+    if not _apart(product_ns, problem, ns, chip):
+        return False
+    work.new((problem.m, pitch), tl.float32)
+    add(work, Call(a, b, sums, product, chip), way)
+    work.launches.append(_ended(sums, c, z, end))
+    return True
+
+
+def _whole(work: Work, call: Call, t: Way, z: Matrix | None, end: Extras, arrays: bool) -> None:
+    """Add the launch of whole tiles. arrays: a residual or a second output."""
+    a, b, c, p, _, _ = call
+    t, bk, gated = replace(t, single=False), t.step(p.size), bool(end.SIDE)
+    columns = t.n // 2 if gated else t.n
+    of_b = (loads.pair_rows, (_interleaved(b, columns, bk, end.SIDE.value), end.SIDE)) if gated else None
+    end = end._replace(out=c.descriptor(t.m, columns if gated else min(columns, 128)),
+                       z=z and z.descriptor(t.m, min(columns, 64 if gated else 128)))
+    multiply(work, call, t, b=of_b, walk=whole(t.group(p.m, p.n, tilejit.cdiv(p.k, bk))),
+             step=(steps.accumulate, steps.SUMS if a.dtype.is_float else (tl.int32, tl.constexpr(0))),
+             last=(epilogues.gated if gated else epilogues.fused, end),
+             num_stages=STAGES.get((t.m, t.n), (None, None))[arrays])
 
 
 def _apart(product_ns: float, problem: Problem, ns: float, chip: Chip) -> bool:

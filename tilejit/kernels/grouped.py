@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import tilejit
 import tilejit.language as tl
+from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, check_operands, new, operand, result
 from tilejit.kernels.chip import current
-from tilejit.kernels.launches import multiply, stored
+from tilejit.kernels.launches import Piece, multiply, stored
 from tilejit.kernels.planning import choose
 from tilejit.kernels.problem import Call, End, facts
 from tilejit.kernels.product import loads, steps, walks
@@ -72,7 +74,7 @@ def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None,
           multiprocessors: int, knobs: Any) -> Work:
     """Raises LaunchError for arrays that do not go together."""
     a, b, sizes, out, scale_a, scale_b = infos
-    work, ma, mb = Work(6), operand(what, "a", a, 0, 3 if masked else 2), operand(what, "b", b, 1, 3)
+    work, ma, mb = Work(6), operand(what, "a", a, 0, 2 + masked), operand(what, "b", b, 1, 3)
     if masked and a.shape[0] != b.shape[0]:
         raise tilejit.LaunchError(f"{what}: a has {a.shape[0]} groups, b {b.shape[0]}")
     mc = result(what, out, (*a.shape[:-1], b.shape[2]), 3)
@@ -80,7 +82,7 @@ def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None,
     check_operands(what, ma, mb)
     if not ma.rows_first:
         raise tilejit.LaunchError(f"{what}: a must be row-major, found strides {list(ma.strides)}")
-    (rows, k), (groups, _, n) = ma.shape, mb.shape
+    rows, (groups, _, n) = ma.shape[0], mb.shape
     name, length = ("counts", groups) if masked else ("offsets", groups + 1)
     if sizes.dtype != tl.int32 or sizes.shape != (length,) or sizes.strides[0] != 1 and length > 1:
         raise tilejit.LaunchError(f"{what}: {name} must be int32 [{length}], found {sizes.dtype} {list(sizes.shape)}")
@@ -91,19 +93,23 @@ def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None,
     problem = facts(ma, mb, mc, m=min(2 * average, max(average, FEW)), batches=groups, grouped=True,
                     step="promote" if blocks else "accumulate")
     chip = current(a.device, multiprocessors)
-    t, step = config or choose(problem, chip).way, (steps.accumulate, steps.SUMS)
+    t = config or choose(problem, chip).way
     high, wide = t.computed(t.m, t.n)
-    if blocks:
-        if not ma.dtype.is_fp8():
-            raise tilejit.LaunchError(f"{what}: scales of blocks are for fp8 operands, found {ma.dtype}")
-        scale_a, scale_b = scale_steps(what, (scale_a, (*a.shape[:-1], k)), (scale_b, (groups, n, k)))
-        if masked and groups > 1 and scale_a.strides[0] != a.shape[1] * scale_a.strides[1]:
-            raise tilejit.LaunchError(f"{what}: scale_a must be a dense stack, found strides {list(scale_a.strides)}")
-        step = promoted(rows, 4, scale_a.strides[-2:], 5, scale_b.strides)
     tiles = (tilejit.cdiv(rows, high) + groups) * tilejit.cdiv(n, wide)  # at most
-    multiply(work, Call(ma, mb, mc, replace(problem, m=0), chip), t, step=step,
-             programs=min(t.room(multiprocessors), tiles),
+    multiply(work, Call(ma, mb, mc, replace(problem, m=0), chip), t, programs=min(t.room(multiprocessors), tiles),
+             step=_promoted(what, masked, a, mb, scale_a, scale_b) if blocks else (steps.accumulate, steps.SUMS),
              walk=(walks.groups, (At(2), groups, a.shape[1] if masked else None)),
              a=(loads.group_rows, (ma.descriptor(high, t.step(problem.size)),)),
              last=stored(End(), mc.ragged(high, wide)), num_stages=t.depth(mc.dtype.bytes))
     return work
+
+
+def _promoted(what: str, masked: bool, a: ArrayInfo, b: Matrix, *scales: ArrayInfo | None) -> Piece:
+    """The STEP for scales of blocks of a and b."""
+    if not a.dtype.is_fp8():
+        raise tilejit.LaunchError(f"{what}: scales of blocks are for fp8 operands, found {a.dtype}")
+    groups, k, n = b.shape
+    scale_a, scale_b = scale_steps(what, (scales[0], (*a.shape[:-1], k)), (scales[1], (groups, n, k)))
+    if masked and groups > 1 and scale_a.strides[0] != a.shape[1] * scale_a.strides[1]:
+        raise tilejit.LaunchError(f"{what}: scale_a must be a dense stack, found strides {list(scale_a.strides)}")
+    return promoted(prod(a.shape[:-1]), 4, scale_a.strides[-2:], 5, scale_b.strides)
