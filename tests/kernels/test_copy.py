@@ -10,7 +10,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._calls import Work, known_of
 from tilejit.kernels._operands import operand
-from tilejit.kernels.copy import copy, made
+from tilejit.kernels.copy import copy, made, pitched
 from tilejit.kernels.product.copies import copy_kernel
 from tilejit.kernels.product.kernel import product_kernel
 
@@ -36,7 +36,7 @@ def test_copy(from_rows, to_rows):
     work, pairs = Work(2), []
     for i, (array, rows_first) in enumerate(((x, to_rows), (other, from_rows))):
         matrix = operand("copy", "x", tilejit.array_info(array), i)
-        pairs.append((matrix, made(work, matrix, rows_first)))
+        pairs.append((matrix, made(work, pitched(matrix, rows_first))))
         assert max(pairs[-1][1].strides) * 2 % 128 == 0 and min(pairs[-1][1].strides) == 1
     work.launches.append(copy(*pairs))
     bases = [np.zeros(m.shape, np.float16) for m in work.memory]
@@ -48,7 +48,7 @@ def test_copy(from_rows, to_rows):
 @pytest.mark.parametrize("columns, at_once", [(4610, "b32"), (4612, "v2.b32"), (4611, "b16"), (10, "b32")])
 def test_lines_are_copied_in_units_that_divide_them(columns, at_once):
     x = operand("copy", "x", tilejit.ArrayInfo(0, tilejit.language.bfloat16, (33, columns), (columns, 1), 0))
-    launch = copy((x, made(Work(1), x, True)))
+    launch = copy((x, made(Work(1), pitched(x, True))))
     first, (_, _, *rest), _ = launch.arguments
     with tilejit.knobs(target="emulator"):
         ptx = copy_kernel.compile(first, ("*bf16:16", "*bf16:16", *rest), None, **launch.kernel.given).ptx
@@ -115,10 +115,10 @@ def test_pieces(dtype, orders, m, n, k, piece, target):
     a, b = numbers((m, k), dtype, orders[0]), numbers((k, n), dtype, orders[1])
     out = np.full((m, n), np.nan, np.float32)
     call = matmul._call(known_of(a, b, None, out), None, 132, None, None)
-    found = [r for r in matmul._routes(call) if any(r.problem.units)]
+    found = [r for r in matmul._routes(call) if any(r.call.problem.units)]
     with tilejit.knobs(target=target):
         for route in found[:2]:
-            work = matmul.routed(Work(7), call, route)
+            work = matmul.routed(call, route)
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())
             assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
@@ -135,10 +135,10 @@ def test_a_short_k_is_read_straight(m, n, k, dtype, orders, target):
     a, b = numbers((m, k), dtype, orders[0]), numbers((k, n), dtype, orders[1])
     out = np.full((m, n), np.nan, np.float32)
     call = matmul._call(known_of(a, b, None, out), None, 132, None, None)
-    found = [r for r in matmul._routes(call) if any(r.problem.units) and not any(r.copied)]
+    found = [r for r in matmul._routes(call) if any(r.call.problem.units) and not any(r.copied)]
     with tilejit.knobs(target=target):
         for route in found:
-            work = matmul.routed(Work(7), call, route)
+            work = matmul.routed(call, route)
             assert len(work.launches) == 1
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())

@@ -12,20 +12,21 @@ from tilejit.kernels.product.copies import copy_kernel
 
 #: Bytes of a line of L2, of which rows of a copy are a multiple.
 LINE = 128
+#: The place of a matrix that has none yet.
+NEW = -1
 
 
-def pitched(x: Matrix, rows_first: bool, at: int = 0, spare: bool = False) -> Matrix:
-    """In lines that TMA reads, row-major or column-major, array `at`. spare: the ends of lines may be written."""
+def pitched(x: Matrix, rows_first: bool, spare: bool = False) -> Matrix:
+    """In lines that TMA reads, row-major or column-major, in `NEW` memory. spare: the ends of lines may be written."""
     (m, n), size = x.shape, x.dtype.bytes
     pitch = tilejit.cdiv((n if rows_first else m) * size, LINE) * LINE // size
     strides = (pitch, 1) if rows_first else (1, pitch)
-    return Matrix(tilejit.ArrayInfo(0, x.dtype, (m, n), strides, x.info.device, spare), rows_first, at)
+    return Matrix(tilejit.ArrayInfo(0, x.dtype, (m, n), strides, x.info.device, spare), rows_first, NEW)
 
 
-def made(work: Work, x: Matrix, rows_first: bool, spare: bool = False) -> Matrix:
-    """In new memory."""
-    y = pitched(x, rows_first, spare=spare)
-    return replace(y, at=work.new((x.shape[0 if rows_first else 1], max(y.strides)), x.dtype))
+def made(work: Work, x: Matrix) -> Matrix:
+    """A pitched matrix, with its memory."""
+    return replace(x, at=work.new((x.lines[0], max(x.strides)), x.dtype))
 
 
 def at_once(x: Matrix, y: Matrix) -> int:

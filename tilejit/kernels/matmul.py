@@ -2,19 +2,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import tilejit
 from tilejit.kernels._calls import Work, known_of, place
 from tilejit.kernels._operands import Matrix, new
 from tilejit.kernels.chip import Chip
-from tilejit.kernels.copy import LINE, copy, made, pitched, time
+from tilejit.kernels.copy import LINE, NEW, copy, made, pitched, time
 from tilejit.kernels.launches import add
 from tilejit.kernels.planning import Plan, brief, choose, described, likeliest
-from tilejit.kernels.problem import Call, Problem, call_of, facts
+from tilejit.kernels.problem import Call, call_of, facts
 from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.way import Way
 
@@ -76,7 +75,7 @@ def plan(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: A
         return f"{call.problem}: nothing to {'sum' if 0 not in call.c.shape else 'compute'}"
     found = _route(call)
     told = f"{', '.join(found.told())}, and:\n" if found.told() else ""
-    return told + described(found.problem, call.chip)
+    return told + described(found.call.problem, call.chip)
 
 
 def _fastest(arrays: tuple[Any, ...], key: tuple[Any, ...]) -> Work:
@@ -90,7 +89,6 @@ def _fastest(arrays: tuple[Any, ...], key: tuple[Any, ...]) -> Work:
     return plans[_tuned[key]]
 
 
-@lru_cache(maxsize=1024)
 def _call(infos: tuple[Any, ...], activation: str | None, multiprocessors: int, knobs: Any, own: Any) -> Call:
     """Raises LaunchError for arrays that do not go together."""
     return call_of(_WHAT, infos, activation, multiprocessors, own, in_place=False)
@@ -99,7 +97,7 @@ def _call(infos: tuple[Any, ...], activation: str | None, multiprocessors: int, 
 @lru_cache(maxsize=1024)
 def _work(*key: Any) -> Work:
     call = _call(*key)
-    return Work(_ARRAYS) if 0 in call.c.shape else routed(Work(_ARRAYS), call, _route(call))
+    return Work(_ARRAYS) if 0 in call.c.shape else routed(call, _route(call))
 
 
 @lru_cache(maxsize=1024)
@@ -109,44 +107,43 @@ def _plans(*key: Any) -> dict[str, Work]:
         return {}
     found = [*_routes(call)]
     most = max(1, _TUNED // len(found))
-    routes = [replace(route, plan=plan, ns=route.ns - route.plan.ns + plan.ns) for route in found
-              for plan in likeliest(route.problem, call.chip, most)]
-    return {str(r): routed(Work(_ARRAYS), call, r) for r in sorted(routes, key=lambda r: r.ns)[:_TUNED]}
+    routes = [route._replace(plan=plan, ns=route.ns - route.plan.ns + plan.ns) for route in found
+              for plan in likeliest(route.call.problem, call.chip, most)]
+    return {str(r): routed(call, r) for r in sorted(routes, key=lambda r: r.ns)[:_TUNED]}
 
 
-def routed(work: Work, call: Call, found: Route) -> Work:
-    """Copies, the product, and a copy of its result."""
-    of_c = call.c
-    pairs = [(x, made(work, x, _copy_order(x, k_last)))
-             for x, k_last, copied in zip((call.a, call.b), (True, False), found.copied) if copied]
-    if pairs:
-        work.launches.append(copy(*pairs))
-    a, b = (dict(pairs).get(x, x) for x in (call.a, call.b))
-    target = made(work, of_c, True, spare=True) if found.copied[2] else of_c
-    add(work, call._replace(a=a, b=b, c=target, problem=found.problem), found.plan.way)
-    if target is not of_c:
-        work.launches.append(copy((target, of_c)))
-    return work
+class Route(NamedTuple):
+    """A call, perhaps of copies, which have no place yet, its plan, and the nanoseconds of both."""
 
-
-@dataclass(frozen=True)
-class Route:
-    """Which of a, b and the result are copied, the problem that is left, its plan, and its nanoseconds."""
-
-    copied: tuple[bool, ...]
-    problem: Problem
+    call: Call
     plan: Plan
     ns: float
 
+    @property
+    def copied(self) -> list[bool]:
+        return [x.at == NEW for x in self.call[:3]]
+
     def told(self) -> list[str]:
         """What TMA does not do."""
-        pieces = ["pieces of a", "pieces of b"], [unit > 0 for unit in self.problem.units]
-        copies = ["a copied", "b copied", "result copied"], self.copied
-        stored = ["result through pointers"], [self.problem.stores > 0]
-        return [name for names, there in (copies, pieces, stored) for name, is_so in zip(names, there) if is_so]
+        p = self.call.problem
+        names = "a copied", "b copied", "result copied", "pieces of a", "pieces of b", "result through pointers"
+        return [name for name, is_so in zip(names, (*self.copied, *p.units, p.stores)) if is_so]
 
     def __str__(self) -> str:
         return ", ".join([*self.told(), str(self.plan.way)])
+
+
+def routed(call: Call, found: Route) -> Work:
+    """Copies, the product, and a copy of its result."""
+    work = Work(_ARRAYS)
+    a, b, c = (made(work, x) if x.at == NEW else x for x in found.call[:3])
+    pairs = [(x, y) for x, y in zip(call, (a, b)) if x is not y]
+    if pairs:
+        work.launches.append(copy(*pairs))
+    add(work, found.call._replace(a=a, b=b, c=c), found.plan.way)
+    if c is not call.c:
+        work.launches.append(copy((c, call.c)))
+    return work
 
 
 def _route(call: Call) -> Route:
@@ -156,48 +153,33 @@ def _route(call: Call) -> Route:
 def _routes(call: Call) -> Iterator[Route]:
     """What TMA does not read is copied first, or by threads into the blocks; what it does not write is stored
     through pointers, or copied."""
-    a, b, c, p, chip, _ = call
+    a, b, c, p, chip, end = call
     if not p.k:
-        yield Route((False, False, False), p, Plan(_EMPTY, 0.0), 0.0)
+        yield Route(call, Plan(_EMPTY, 0.0), 0.0)
         return
     short = brief(p, chip)
-    for one, other, moved in product(_choices(a, True, short, chip), _choices(b, False, short, chip), (False, True)):
-        copied, units = (one[0], other[0]), (one[1], other[1])
-        if moved and (c.in_reach or any(units)):
+    results = [c] if c.in_reach else [c, pitched(c, True, spare=True)]
+    for (x, of_x), (y, of_y), z in product(_choices(a, True, short, chip), _choices(b, False, short, chip), results):
+        if z is not c and (of_x or of_y):
             continue
-        x, y = (pitched(v, _copy_order(v, k)) if do else v for v, k, do in zip((a, b), (True, False), copied))
-        target = pitched(c, True) if moved else c
-        ns = chip.second * (any(copied) + moved)
-        ns += sum(time(v, w, chip) for v, w in ((a, x), (b, y), (target, c)) if w is not v)
+        ns = chip.second * ((x is not a or y is not b) + (z is not c))
+        ns += sum(time(v, w, chip) for v, w in ((a, x), (b, y), (z, c)) if w is not v)
         # The first block by TMA waits for its tensor map.
-        ns += chip.latency * (short and not all(units))
-        there = facts(x, y, target, call.end, units=units)
-        plan = choose(there, chip)
-        yield Route((*copied, moved), there, plan, ns + plan.ns)
+        ns += chip.latency * (short and not (of_x and of_y))
+        problem = facts(x, y, z, end, units=(of_x, of_y))
+        plan = choose(problem, chip)
+        yield Route(call._replace(a=x, b=y, c=z, problem=problem), plan, ns + plan.ns)
 
 
-def _choices(x: Matrix, k_last: bool, short: bool, chip: Chip) -> Iterator[tuple[bool, int]]:
-    """Whether an operand is copied, and else in what units threads read it (0: TMA does); short: K is one block."""
-    as_is, size = _as_is(x, k_last), x.unit * x.dtype.bytes
-    if not as_is or _narrow(x, k_last):
-        yield True, 0
+def _choices(x: Matrix, k_last: bool, short: bool, chip: Chip) -> Iterator[tuple[Matrix, int]]:
+    """An operand, or a copy of it, and in what units threads read it (0: TMA does); short: K is one block."""
+    # Lines across K that are shorter than L2's, each of which TMA asks for.
+    along, narrow = x.rows_first == k_last, x.lines[1] * x.dtype.bytes < LINE
+    turned = x.dtype.bytes == 2 or along
+    as_is, size = x.in_reach and turned, x.unit * x.dtype.bytes
+    if not as_is or narrow and not along:
+        yield pitched(x, k_last if not turned or narrow else x.rows_first), 0
     if as_is:
-        yield False, 0
-    straight = (x.dtype.bytes == 2 or x.rows_first == k_last) and chip.hopper
-    if straight and (short or not as_is and size >= _PIECE):
-        yield False, size
-
-
-def _as_is(x: Matrix, k_last: bool) -> bool:
-    """Whether the tensor cores read an operand through TMA as it is: 16-bit ones in either order, others with K
-    contiguous."""
-    return x.in_reach and (x.dtype.bytes == 2 or x.rows_first == k_last)
-
-
-def _copy_order(x: Matrix, k_last: bool) -> bool:
-    return k_last if x.dtype.bytes != 2 or _narrow(x, k_last) else x.rows_first
-
-
-def _narrow(x: Matrix, k_last: bool) -> bool:
-    """Whether lines across K are shorter than L2's, each of which TMA asks for."""
-    return x.rows_first != k_last and x.lines[1] * x.dtype.bytes < LINE
+        yield x, 0
+    if turned and chip.hopper and (short or not as_is and size >= _PIECE):
+        yield x, size
