@@ -107,8 +107,8 @@ def test_the_greatest_kernel() -> None:
         return x if not isinstance(x, At) else x.descriptor or types[x.index]
 
     count, calls = cost(launch.kernel.kernel, *typed(launch.arguments), **launch.kernel.given)
-    # 39.6 an instruction
-    assert count > 4000 and calls <= 42 * count, (count, calls)
+    # 44.6 an instruction: 39.6, and what looking for the depth of its ring takes
+    assert count > 4000 and calls <= 46 * count, (count, calls)
 
 
 @tilejit.kernel

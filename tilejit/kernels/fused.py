@@ -29,8 +29,6 @@ GATED_TILES = (*(Way(256, n, 8, 2, "N") for n in (384, 320)), *(Way(256, n, 8, 2
                Way(128, 256, 8), Way(64, 128, 4))
 #: Rows or columns up to which sums in memory may be finished by a launch of their own: those measured.
 FEW = 1024
-#: Slots of rings: without and with a residual or a second output. (Of others as many as fit.)
-STAGES = {(256, 256): (4, 3), (128, 256): (4, 3), (128, 128): (5, 4), (64, 128): (6, 5), (64, 64): (6, 6)}
 #: Of a launch that finishes sums: least and most elements of a program, programs that are enough, columns of a program
 #: of several rows.
 LEAST, MOST, PROGRAMS, WIDE = 512, 2048, 1024, 128
@@ -160,7 +158,7 @@ def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None
     call = Call(ma, mb, mc, facts(ma, mb, mc, n=2 * n if gated else n), chip)
     t, ns = choose(call.problem, chip, split=1, tiles=table(tiles))
     if not _few(work, call, _merged(mb) if gated else mb, mz, end, ns):
-        _whole(work, call, t, mz, end, arrays)
+        _whole(work, call, t, mz, end)
     return work
 
 
@@ -181,8 +179,8 @@ def _few(work: Work, call: Call, b: Matrix | None, z: Matrix | None, end: Extras
     return True
 
 
-def _whole(work: Work, call: Call, t: Way, z: Matrix | None, end: Extras, arrays: bool) -> None:
-    """Add the launch of whole tiles. arrays: a residual or a second output."""
+def _whole(work: Work, call: Call, t: Way, z: Matrix | None, end: Extras) -> None:
+    """Add the launch of whole tiles."""
     a, b, c, p, _, _ = call
     t, bk, gated = replace(t, single=False), t.step(p.size), bool(end.SIDE)
     columns = t.n // 2 if gated else t.n
@@ -191,8 +189,7 @@ def _whole(work: Work, call: Call, t: Way, z: Matrix | None, end: Extras, arrays
                        z=z and z.descriptor(t.m, min(columns, 64 if gated else 128)))
     multiply(work, call, t, b=of_b, walk=whole(t.group(p.m, p.n, tilejit.cdiv(p.k, bk))),
              step=(steps.accumulate, steps.SUMS if a.dtype.is_float else (tl.int32, tl.constexpr(0))),
-             last=(epilogues.gated if gated else epilogues.fused, end),
-             num_stages=STAGES.get((t.m, t.n), (None, None))[arrays])
+             last=(epilogues.gated if gated else epilogues.fused, end))
 
 
 def _apart(product_ns: float, problem: Problem, ns: float, chip: Chip) -> bool:
@@ -212,8 +209,7 @@ def _ended(sums: Matrix, out: Matrix, z: Matrix | None, end: Extras) -> Launch:
 def _merged(b: Matrix) -> Matrix | None:
     """The two matrices [2, K, N] as one, [K, 2 N], if they lie so."""
     (_, k, n), (apart, across, down) = b.shape, b.strides
-    info = b.info._replace(shape=(k, 2 * n), strides=(across, down))
-    return Matrix(info, False, b.at) if apart == n * down else None
+    return b.viewed((k, 2 * n), (across, down)) if apart == n * down else None
 
 
 def _interleaved(b: Matrix, columns: int, bk: int, g: int) -> At:

@@ -137,7 +137,7 @@ def routed(call: Call, found: Route) -> Work:
     """Copies, the product, and a copy of its result."""
     work = Work(_ARRAYS)
     a, b, c = (made(work, x) if x.at == NEW else x for x in found.call[:3])
-    pairs = [(x, y) for x, y in zip(call, (a, b)) if x is not y]
+    pairs = [(x, y) for x, y in ((call.a, a), (call.b, b)) if x is not y]
     if pairs:
         work.launches.append(copy(*pairs))
     add(work, found.call._replace(a=a, b=b, c=c), found.plan.way)
