@@ -1,16 +1,4 @@
-"""Operands of products that a trip of a loop hands to the next one lie in shared memory meanwhile, not in registers.
-
-A carried tile of which only products make anything, through shared memory, is written where it is made, to one of two
-slots. Mbarriers guard them as they do a ring's: warpgroups wait for what the others made a trip ago, and so need not be
-in step.
-
-    for .., %d = %zeros:                 write %zeros
-      %q = dot %d, %k          ->        for ..:
-      %e = ..                              wait %full, %slot; %q = dot_async (view %slot), %k
-      yield %e                             %e = ..; wait %empty, %next; local_store (view %next), %e; arrive %full
-
-A loop that carries it makes one and reads one in each trip, or a loop in it does: what is written is read in turn.
-"""
+"""Operands of products that a trip of a loop hands to the next one lie in shared memory meanwhile, not in registers."""
 from __future__ import annotations
 
 from collections import Counter

@@ -1,16 +1,4 @@
-"""Ping-pong inside a loop: warpgroups that share a role issue their products one after the other.
-
-While one warpgroup's products run, the others do what is between products (FlashAttention-3, arXiv 2407.08608, section
-3.1). Asked for (`ping_pong`), never chosen: warpgroups of a loop in two stages fall into step by themselves. Products
-that are issued with no wait between them go together, and the turn goes on behind them (True), behind what folds the
-sums of the first one ("scores"), or when all of them are done, which are waited for there then ("products").
-
-    %p = dot_async %q, %k, %s                  order_wait {groups=2}
-    %o = dot_async %w, %v, %a                  %p = dot_async %q, %k, %s
-    %x = dot_wait %p {pending=1}       ->      %o = dot_async %w, %v, %a
-                                               order_arrive {groups=2}
-                                               %x = dot_wait %p {pending=1}
-"""
+"""Ping-pong inside a loop: warpgroups that share a role issue their products one after the other."""
 from __future__ import annotations
 
 from itertools import takewhile

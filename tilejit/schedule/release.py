@@ -1,17 +1,4 @@
-"""Gives slots back: an arrival on `empty` behind whatever retires the last reader of what `full` was awaited for.
-
-Readers that are done where they stand (mma.sync) are followed by the arrival at once, and so are ops that contain all
-readers; what threads load is read where it is used first. A wgmma has read its slots when its sums are waited for: at a
-`dot_wait` (in another trip of a loop: then the slot is carried with the product), or a `dot_fence` round the loop,
-behind which the slot of the trip before is free:
-
-    for ..., %acc:                                   for ..., %acc, %last (at first -1):
-      mbar_wait %full, %slot, %parity                  mbar_wait %full, %slot, %parity
-      %p = dot_async %a[%slot], .., %acc        ->     %p = dot_async %a[%slot], .., %acc
-      %f = dot_fence %p                                %f = dot_fence %p
-      yield %f                                         mbar_arrive %empty, %last if %last >= 0
-                                                       yield %f, %slot
-"""
+"""Gives slots back: an arrival on `empty` behind whatever retires the last reader of what `full` was awaited for."""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,19 +1,4 @@
-"""Software pipelining: expands loops whose ops say at which `stage` they run, and in which `cycle`.
-
-Iteration i's op runs in trip i + stage: the first trip is a prologue, the last one an epilogue, and in between every
-trip does stage 0 of one iteration and stage 1 of the one before, by `cycle` (modulo scheduling: Rau 1994, Lam 1988):
-
-    %r = for %i in lo .. hi, %c:               %s = f(lo, %c)
-      %s = f(%i, %c)  {stage=0}                %r = for %i in lo + 1 .. hi, %c, %s0 = %s:
-      %d = g(%s, %c)  {stage=1}         ->       %s1 = f(%i, ..)
-      yield %d                                   %d = g(%s0, ..)
-                                                 yield %d, %s1
-                                               %d = g(%s0, ..)
-
-Of a load that products of both stages read in its slot there is a second one at stage 1, `again`: the name of the slot
-of the ring's last load but so many. Where a product in flight is carried, whose registers must not be copied, a loop is
-expanded in `pairs`: two trips at a time. Loops one after another that do the same at stage 1 are expanded as one.
-"""
+"""Software pipelining: expands loops whose ops say at which `stage` they run, and in which `cycle`."""
 from __future__ import annotations
 
 from functools import partial, reduce
