@@ -10,6 +10,7 @@ import pytest
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import latent_attention
+from tilejit.kernels.attention import decode
 from tilejit.kernels.attention.latent import latent_kernel
 from tilejit.testing import rel_error
 
@@ -31,6 +32,24 @@ def reference(q: np.ndarray, cache: np.ndarray, causal: bool, used: Any = None) 
     p = np.exp(x - x.max(-1, keepdims=True))
     total = p.sum(-1, keepdims=True)
     return np.einsum("bhqn,bnd->bqhd", p / total, cache[..., :512]), (np.log(total) + x.max(-1, keepdims=True))[..., 0]
+
+
+@pytest.mark.parametrize("parts, early", [(2, True), (64, True), (68, None)])
+def test_few_parts_are_weighed_by_an_early_launch(monkeypatch: pytest.MonkeyPatch, parts: int, early: Any) -> None:
+    """Where programs of all parts leave half of the multiprocessors (132 without a GPU) free."""
+    said, launched = [], decode.combine_kernel
+
+    class Recorded:
+        def __getitem__(self, grid: Any) -> Any:
+            def call(*args: Any, **options: Any) -> None:
+                said.append(options["launch_pdl"])
+                launched[grid](*args, **options)
+            return call
+
+    monkeypatch.setattr(decode, "combine_kernel", Recorded())
+    with tilejit.knobs(target="evaluator"):
+        latent_attention(random(1, 1, 4, 576), random(1, 80 + parts, 576), parts=parts)
+    assert said == [early]
 
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])

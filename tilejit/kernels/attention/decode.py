@@ -113,10 +113,12 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
         opts, GROUP=group, PACK=pack, TAIL=ends or masked, SPLIT=0 if masked else 1,
         PARTS=parts, PERSISTENT=False, TURNED=False, BM=ROWS, BN=bn, D=wide, DV=wide_v, num_warps=4)
     if parts > 1:
-        combine(to, logs, out, lse, extras.sinks, parts)
+        combine(to, logs, out, lse, extras.sinks, parts, programs)
 
 
-def combine(of_parts: Any, logs: Any, out: Any, lse: Any, sinks: Any, parts: int) -> None:
+def combine(of_parts: Any, logs: Any, out: Any, lse: Any, sinks: Any, parts: int, programs: int) -> None:
+    """The launch begins early where programs of all parts leave half of the chip free: 10.1 -> 8.8 us for 16 parts of
+    1024 latent keys, but 24.7 -> 25.7 for 128 of 8 x 4096 (H100)."""
     io, = infos_of(out)
     batch, queries, heads, dv = io.shape
     count, wide = tilejit.next_power_of_2(parts), tilejit.next_power_of_2(dv)
@@ -124,7 +126,8 @@ def combine(of_parts: Any, logs: Any, out: Any, lse: Any, sinks: Any, parts: int
     pieces = tilejit.cdiv(dv, columns)
     combine_kernel[(queries * pieces, heads, batch)](
         of_parts, logs, out, lse, sinks, queries, heads, batch, dv, *io.strides[:3], PARTS=parts, COUNT=count,
-        PIECES=pieces, D=columns, num_warps=4)
+        PIECES=pieces, D=columns, num_warps=4,
+        launch_pdl=2 * programs * parts <= tilejit.multiprocessors(io.device) or None)
 
 
 def _rows(x: ArrayInfo, pack: int, columns: int) -> tilejit.TensorDescriptor:

@@ -169,7 +169,7 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
         queries, keys, scale * LOG2E, heads, batch, CAUSAL=causal, PARTS=parts,
         BM=ROWS, BN=bn, DV=dv, HALF=HALF, REST=REST, num_warps=8, products_ahead=False)
     if parts > 1:
-        combine(to, logs, out, lse, None, parts)
+        combine(to, logs, out, lse, None, parts, programs)
     return out, lse
 
 
