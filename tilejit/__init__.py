@@ -82,8 +82,8 @@ cdiv.in_kernel = "cdiv"  # type: ignore[attr-defined]
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is at least n."""
-    return 1 << max(0, (n - 1).bit_length())
+    """The smallest power of two that is at least n; 0 of what is not positive, as Triton has it."""
+    return 1 << (n - 1).bit_length() if n > 0 else 0
 
 
 def __getattr__(name: str) -> Any:

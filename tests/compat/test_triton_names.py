@@ -348,6 +348,11 @@ def test_constants_of_the_host_have_operators(triton):
     assert triton.language.constexpr((5, 6))[three - 2].value == 6 and list(range(three)) == [0, 1, 2]
 
 
+def test_helpers_of_the_host_are_tritons(triton):
+    assert [triton.next_power_of_2(n) for n in (-5, -1, 0, 1, 2, 3, 1025)] == [0, 0, 0, 1, 2, 4, 2048]
+    assert [triton.cdiv(*x) for x in ((5, 3), (-5, 3), (0, 4))] == [2, -1, 0]
+
+
 def test_questions_about_the_chip(triton):
     import triton.language as tl
     from triton.language import target_info
