@@ -76,7 +76,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     blocks, steps = tilejit.cdiv(queries, bm), tilejit.cdiv(keys, bn)
     rows = (iq.shape[0] // bm + batch) * bm if packed else batch * blocks * bm
     fp32, lines = tilejit.language.float32, max(rows, bm)
-    stats = tilejit.empty_like(q, (heads, lines, 32), tilejit.language.bfloat16) if added else \
+    stats = tilejit.empty_like(q, (heads, lines, 16), tilejit.language.bfloat16) if added else \
         tilejit.empty_like(q, (heads, 2, lines), fp32)
     count, exact = max(rows // bm, 1) * heads, together and case.deterministic
     sums = tilejit.empty_like(q, (count, bm * wide), tilejit.language.int32 if exact else fp32) if together else None
@@ -88,7 +88,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     parts = None if extras.sinks is None else tilejit.empty_like(q, (blocks * batch, heads), fp32)
     desc = [blocks_of(x, n, w).over(a) for x, n, w, a in (
         (iq, bm, wide, q), (ik, bn, wide, k), (iv, bn, wide_v, v), (ig, bm, wide_v, grad), (io, bm, wide_v, out))]
-    of_rows = tilejit.TensorDescriptor(stats, (heads, lines, 32), (32 * lines, 32, 1), (1, bm, 16)) if added else \
+    of_rows = tilejit.TensorDescriptor(stats, (heads, lines, 16), (16 * lines, 16, 1), (1, bm, 16)) if added else \
         tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm))
     total = iq.shape[0] if packed else queries
     if exact and batch:

@@ -56,15 +56,18 @@ def by_rows(x, BM: tl.constexpr, D: tl.constexpr):
 
 
 @tilejit.kernel
-def pieces(x):
-    """[n] as [n, 16] in bf16 whose rows sum up to it: three numbers and zeros."""
+def pieces(x, y):
+    """[n] and [n] as [n, 16] in bf16, of which the first halves of rows sum up to x and the others to y: three numbers
+    and zeros. y is kept from infinity: where x is wanted it is multiplied
+    by zero."""
+    column = tl.arange(0, 16)[None, :]
+    x = tl.where(column < 8, x[:, None], tl.clamp(y, -3e38, 3e38, tl.PropagateNan.ALL)[:, None])
     high = x.to(tl.bfloat16)
     rest = tl.where(tl.abs(x) == float("inf"), 0.0, x - high.to(tl.float32))
     mid = rest.to(tl.bfloat16)
     low = (rest - mid.to(tl.float32)).to(tl.bfloat16)
-    column = tl.arange(0, 16)[None, :]
-    return tl.where(column == 0, high[:, None], tl.where(column == 1, mid[:, None],
-                                                         tl.where(column == 2, low[:, None], 0.0)))
+    piece = column % 8
+    return tl.where(piece == 0, high, tl.where(piece == 1, mid, tl.where(piece == 2, low, 0.0)))
 
 
 @tilejit.kernel
@@ -100,7 +103,7 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, s
                DV: tl.constexpr, D: tl.constexpr, ADDED: tl.constexpr):
     """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and behind a
     sequence); and sums of out * grad, less the gradient of lse. ADDED: what products' sums begin with instead, in
-    `pieces` [heads, rows, 32]: logarithms over -factor, and the others' negatives. sums [rows / BM, heads, BM * D] is
+    `pieces` [heads, rows, 16]: the others' negatives, and logarithms over -factor. sums [rows / BM, heads, BM * D] is
     cleared, if given. units [rows / BM, heads, BM]: as `add_held` takes them, so that sums are within 2^30; NaN
     where the gradient is. bounds: see `bound_kernel`; dropout: what it multiplies by. sink_parts [programs, heads]:
     what the rows of a program say of the sinks' gradient."""
@@ -128,9 +131,8 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, s
     to = padded_row(at, queries, sequences, BM) + index
     if ADDED:
         inside = begin < at.queries + index[:, None] * 0
-        line = stats + (head.to(tl.int64) * rows + to)[:, None] * 32 + tl.arange(0, 16)[None, :]
-        tl.store(line, pieces(log / -factor), inside)
-        tl.store(line + 16, pieces(-delta), inside)
+        line = stats + (head.to(tl.int64) * rows + to)[:, None] * 16 + tl.arange(0, 16)[None, :]
+        tl.store(line, pieces(-delta, log / -factor), inside)
     elif sequences.queries is not None:
         inside = begin < at.queries + index * 0
         tl.store(stats + head * 2 * rows + to, log, inside)
@@ -204,12 +206,12 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, units, k, v, dk, dv, last, b
         less_log, less_delta = None, None
         if ADDED:
             ones = tl.where(tl.arange(0, 16)[None, :] + key * 0 < 3, 1.0, 0.0).to(tl.bfloat16)
-            less_log = tl.dot(ones, stats.load([head, low + m, 0]).reshape([BM, 16]).T)
+            less_log = tl.dot(ones, stats.load([head, low + m, 8]).reshape([BM, 16]).T)
         q = q_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, D])
         scores = tl.dot(k, q.T, less_log)
         grad = grad_desc.load([at.row, at.first_query + m, head, 0]).reshape([BM, DV])
         if ADDED:
-            less_delta = tl.dot(ones, stats.load([head, low + m, 16]).reshape([BM, 16]).T)
+            less_delta = tl.dot(ones, stats.load([head, low + m, 0]).reshape([BM, 16]).T)
         if dk is not None:
             weight_grad = tl.dot(v, grad.T, less_delta)
         log, keep = None, None
