@@ -91,6 +91,31 @@ def test_no_operand_gives_a_number():
 
 
 @tilejit.kernel
+def masked(y, x, w, MASK: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    v = tl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, $4;", "=r,r,n,r,n", [tl.load(x + at), MASK, tl.load(w + at), 0x6A],
+                                  tl.int32, True, 1)
+    tl.store(y + at, v)
+
+
+def test_constants_stand_in_the_text():
+    """0x6A: the third xor the first and the second."""
+    x, w, y = np.arange(128, dtype=np.int32), np.arange(128, dtype=np.int32)[::-1].copy(), np.zeros(128, np.int32)
+    masked[(1,)](y, x, w, 0x55, 128)
+    assert (y == w ^ (x & 0x55)).all()
+
+
+@tilejit.kernel
+def computed(y, x):
+    tl.store(y, tl.inline_asm_elementwise("add.s32 $0, $1, $2;", "=r,r,n", [1, tl.load(x)], tl.int32, True, 1))
+
+
+def test_what_is_no_constant_is_said():
+    with pytest.raises(tilejit.CompilationError, match=r"\$2 has the constraint n, a constant"):
+        computed.compile("*int32", "*int32")
+
+
+@tilejit.kernel
 def doubled(y, x, CONSTRAINTS: tl.constexpr, PACK: tl.constexpr):
     at = tl.arange(0, 128)
     tl.store(y + at, tl.inline_asm_elementwise("add.s32 $0, $1, $1;", CONSTRAINTS, [tl.load(x + at)], tl.int32, True, PACK))

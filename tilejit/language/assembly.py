@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tilejit.errors import CompilationError
@@ -26,15 +27,32 @@ def inline_asm_elementwise(asm: str, constraints: str, args: Any, dtype: Any, is
     count = sem.constant(pack, "inline_asm_elementwise's pack")
     if not isinstance(count, int) or count < 1 or count & (count - 1):
         raise CompilationError(f"inline_asm_elementwise: pack must be a power of two, found {count!r}")
-    xs = [to_tensor(_b, a) for a in unwrap(args)]
+    text, form, given = _with_numbers(sem.constant(asm, "the assembly"), sem.constant(constraints, "the constraints"),
+                                      list(unwrap(args)), count)
+    xs = [to_tensor(_b, a) for a in given]
     xs = sem.broadcast(_b, *xs) if xs else []
     name = "inline_asm" if unwrap(is_pure) else "inline_asm_effect"
-    form = sem.constant(constraints, "the constraints")
-    op = _b.op(name, *(x.value for x in xs), asm=sem.constant(asm, "the assembly"), pack=count, constraints=form,
+    op = _b.op(name, *(x.value for x in xs), asm=text, pack=count, constraints=form,
                dtypes=tuple(t if isinstance(t, DType) else _word(form, i, count) for i, t in enumerate(types)))
     out = tuple(tensor(r) if isinstance(t, DType) else sem.cast(_b, sem.cast(_b, tensor(r), uint64), t)
                 for r, t in zip(op.results, types))
     return out if many else out[0]
+
+
+def _with_numbers(asm: str, constraints: str, args: list[Any], pack: int) -> tuple[str, str, list[Any]]:
+    """The assembly with the constants in it that the constraint `n` is of, and what is left of the others."""
+    parts = [p.strip() for p in constraints.split(",")]
+    first = sum(p.startswith("=") for p in parts)
+    if pack > 1 or "n" not in parts or len(parts) != first + len(args):
+        return asm, constraints, args
+    names: list[str] = []
+    for i, p in enumerate(parts):
+        value = unwrap(args[i - first]) if p == "n" else None
+        if p == "n" and not isinstance(value, int):
+            raise CompilationError(f"inline assembly: ${i} has the constraint n, a constant, and is {value!r}")
+        names.append(f"${i - parts[:i].count('n')}" if value is None else str(int(value)))
+    asm = re.sub(r"\$(\d+)", lambda m: names[int(m[1])] if int(m[1]) < len(names) else m[0], asm)
+    return asm, ",".join(p for p in parts if p != "n"), [a for a, p in zip(args, parts[first:]) if p != "n"]
 
 
 def _word(constraints: str, i: int, pack: int) -> DType:
