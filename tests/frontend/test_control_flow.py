@@ -467,3 +467,29 @@ def test_the_counter_of_a_loop_that_surely_runs_has_its_last_value():
     assert out.tolist() == [0, 0, 2, 0, 4, 10]
     with pytest.raises(tilejit.CompilationError, match="which may not run"):
         counter_behind_loop.compile(out, 0)
+
+
+@tilejit.kernel
+def with_constants(out, n, WITH: tl.constexpr):
+    first = n > 1
+    if WITH:
+        z = n + 1
+    if first and WITH:
+        tl.store(out, z)
+    both = WITH and first and not not WITH
+    if both:
+        tl.store(out + 1, z)
+    if first or not WITH:
+        tl.store(out + 2, 1)
+    for i in range(n):
+        if i > 0 and WITH and first:
+            z += i
+    if WITH:
+        tl.store(out + 3, z)
+
+
+def test_a_constant_decides_beside_what_runs():
+    """`tensor and False` is False before the program runs: what only the other case defines may be named."""
+    assert stores(with_constants, 3, WITH=True)[:4] == [4, 4, 1, 7]
+    assert stores(with_constants, 1, WITH=True)[:4] == [-1, -1, -1, 2]
+    assert stores(with_constants, 1, WITH=False)[:4] == stores(with_constants, 3, WITH=False)[:4] == [-1, -1, 1, -1]

@@ -198,6 +198,8 @@ class Branches(Frame):
         if end.pure and same:
             for op in end.block.ops:
                 self.b.insert(op)
+            if not isinstance(value, tensor) and (truth or isinstance(value, bool) and left.elem == sem.int1):
+                return left if bool(value) == is_and else value  # known before the program runs, as in Triton
             if dtype == sem.int1:
                 return self._both(is_and, cond, value)
             a, c = self._operand(left, dtype), self._operand(value, dtype)
