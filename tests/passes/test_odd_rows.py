@@ -7,7 +7,6 @@ import pytest
 
 import tilejit
 import tilejit.language as tl
-from tilejit.passes import odd_walks
 from tilejit.passes.odd_rows import ANYWHERE, form, left, span
 from tilejit.runtime.launch import of_length
 
@@ -135,7 +134,7 @@ def norms(columns, dtype, begin, gap, wide, at, biased, programs):
 def test_walks_over_rows_with_weights(monkeypatch, columns, begin, gap, wide, at, biased):
     """19 programs are the work of 8 CTAs: rows that begin alike, for which weights are shifted once. Several weights of
     many warps lie in shared memory."""
-    monkeypatch.setattr(odd_walks, "KEEP", 2)
+    monkeypatch.setattr(sys.modules["tilejit.passes.odd_rows"], "KEEP", 2)
     made = norms(columns, BF16, begin, gap, wide, at, biased, 19)
     assert made.metadata.walks == 8 and made.metadata.blocks((19, 1, 1))[0] == 8 * made.metadata.num_ctas
     assert "num_programs {axis=0, ctas=true}" in str(made.ir) and made.metadata.num_ctas == 1 + (columns == 5120)

@@ -25,12 +25,15 @@ LEAST, EVEN = 512, (4096, 16384, 262144)
 #: that consist of vectors; of those with weights that programs walk over, from two warps on (docs/scheduling.md).
 ANYWHERE = (40, 40, 40, 40, 40, 64, 128), (40,)
 IN_VECTORS = (40, 40, 40, 40, 40, 64, 128), (40, 40, 40, 40, 40, 40)
-WALKS = {1: (40, -40, 40, 40, 40, 40, 32), 2: (-40, 40, 40, 40, 40, 56, 56)}
+WALKS = {1: (40, -40, 40, 40, 40, 40, 64), 2: (-40, 40, 40, 40, 40, 64, 64)}
 #: The same of rows that consist of vectors; from how many warps on programs walk over those.
 VECTOR_WALKS, WALKERS = {1: (40, 40, 40, 40, 40, 40, -64, 64), 2: (*(-64,) * 7, 64)}, 128
-#: Warps of a CTA, twice as many where MANY (or, if they do not walk, more) have FEW elements a thread; how many of the
-#: numbers above are of one CTA, and of walks with 32-bit weights; CTAs of a cluster at most.
-PER, MANY, FEW, ALONE, WIDE, CTAS = 4, 32, 56, 3, 5, 16
+#: Warps of a CTA, twice as many where MANY or more have FEW elements a thread, and if more walk more than SOME; how
+#: many of the numbers above are of one CTA, and of walks with 32-bit weights; CTAs of a cluster at most.
+PER, MANY, FEW, SOME, ALONE, WIDE, CTAS = 4, 32, 56, 32, 3, 5, 16
+#: Warps from which on walks keep two weights in shared memory, and one where more than MANY have more than SOME
+#: elements: the CTAs of a cluster take so long to exchange sums that a multiprocessor needs more rows under way.
+KEEP = 16
 
 Limits = tuple[int, ...]
 
@@ -93,13 +96,15 @@ def move_odd_rows(fn: Function) -> Function:
     found = form(high, row.unit, row.ahead, row.limits) if 0 < high <= row.size else None
     if found is not None:
         warps, size = found
-        twice = warps >= MANY and size <= 32 * warps * FEW and not (row.walks and warps > MANY)
+        each, many = size // (32 * warps), row.walks and warps > MANY
+        twice = warps >= MANY and (SOME if many else 0) < each <= FEW
         per = max(min(warps, 2 * PER if twice else PER), warps // CTAS)
         fn.attrs["num_warps"], fn.attrs["num_ctas"] = per, warps // per
         turn = 32 * warps * row.unit
         whole = max(0, (low - row.unit) // turn * turn)
         if row.walks and warps >= (2 if row.ahead else WALKERS):
-            write_walk(row, size, whole)
+            keeps = row.weights > 1 or row.ahead > 0 and many and each > SOME
+            write_walk(row, size, whole, keeps and warps >= KEEP)
         else:
             row.write(size, whole)
         fn.attrs.pop("mergeable", None)
@@ -127,7 +132,7 @@ class Row:
     """The tiles of a function that has one row, of at most `size` elements."""
 
     def __init__(self, fn: Function, size: int):
-        self.fn, self.size, self.unit, self.ahead = fn, size, 0, 0
+        self.fn, self.size, self.unit, self.ahead, self.weights = fn, size, 0, 0, 0
         self.limits: Limits = ()
         self.facts: dict[Value, AxisInfo] = {}
         self.places: set[Value] = set()  # tiles of indices and addresses
@@ -213,6 +218,7 @@ class Row:
         if self.walks:
             forms[len(others)] = walks[len(others)][:WIDE if wide else None]
         clusters = target_of(self.fn).hopper and not self.fn.attrs.get("launch_cooperative_grid")
+        self.weights = len(others)
         self.limits, self.ahead = forms.get(len(others), ())[:None if clusters else ALONE], 0 if even else self.unit - 1
         return bool(self.limits) and all(self.facts[op.operands[0]].contiguity[0] >= self.size for op in accesses) and \
             (not even or self.size >= EVEN[len(others)] and all(map(self._in_vectors, accesses)))

@@ -13,25 +13,23 @@ from tilejit.ir.types import Tile, elem_of, int32
 from tilejit.passes.odd_rows import Row, is_row
 from tilejit.passes.rows import Firsts
 
-#: Warps of a row with several weights from which on those do not lie in registers: the CTAs of its cluster take so long
-#: to exchange sums that a multiprocessor needs more rows under way.
-KEEP = 16
 #: What no element's number reaches.
 _NEVER = 1 << 30
 
 
-def write_walk(row: Row, size: int, whole: int) -> None:
+def write_walk(row: Row, size: int, whole: int, keeps: bool) -> None:
     """Write the function of a row anew, its tiles of `size` elements, all of them in the row below `whole`, but for
-    those ahead of it."""
-    _Walk(row, size, whole).write()
+    those ahead of it. It may keep weights in shared memory."""
+    _Walk(row, size, whole, keeps).write()
     drop_dead(row.fn)
 
 
 class _Walk:
     """The function, and what is made of it."""
 
-    def __init__(self, row: Row, size: int, whole: int):
+    def __init__(self, row: Row, size: int, whole: int, keeps: bool):
         assert row.first is not None
+        self.keeps = keeps
         self.row, self.first, self.unit = row, row.first, row.unit
         self.sizes = {"size": size, "whole": whole}
         self.old, row.fn.body.ops = row.fn.body.ops, []
@@ -53,15 +51,15 @@ class _Walk:
         if row.ahead:
             self._find_ends()
         now = self._read(first, start, b)
-        kept, zero, warps = dict[Value, Value](), b.const(0, int32), row.fn.attrs["num_warps"]
-        keeps = warps * row.fn.attrs["num_ctas"] >= KEEP and sum(is_row(op) and op.name == "load" for op in rest) > 2
+        kept, zero = dict[Value, Value](), b.const(0, int32)
         for op in rest:
             if is_row(op) and op.name == "load" and op is not first:
                 begins = Firsts(b).of(op.operands[0])
                 assert begins is not None
                 self._put(op.result, self._read(op, begins, b))
-                if keeps:
-                    kept[op.result] = b("stack", slots=1, type=self.main[op.result].type, threads=32 * warps)
+                if self.keeps:
+                    kept[op.result] = b("stack", slots=1, type=self.main[op.result].type,
+                                        threads=32 * row.fn.attrs["num_warps"])
                     b.op("keep", kept[op.result], zero, self.main[op.result])
         names = ["program", first.result.name or "row", "ends"]
         region = Block([int32, *(v.type for v in now)], names[:1 + len(now)])
