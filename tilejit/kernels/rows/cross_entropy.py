@@ -16,8 +16,9 @@ from tilejit.kernels.rows.matrices import Matrix, elements, launch_of, matrix, r
 from tilejit.kernels.rows.tiles import element_tile, put, put_rows, row_max, row_sum, row_tile, wide, wide_type
 
 REDUCTIONS = ("mean", "sum", "none")
-#: Elements that a program has at a time (long rows, and sums of rows' losses), and the most CTAs of such a sum.
-BLOCK, CTAS = 4096, 8
+#: Elements of long rows that a program has at a time; those of a CTA of sums of rows' losses, at least and at most, and
+#: the most CTAs of such a sum; columns from which on two CTAs read a row of 16 bits.
+BLOCK, PART, CTAS, DIVIDED = 4096, (256, 2048), 8, 65536
 #: Elements of a warp, and of a program at least, of rows read once; the widest that a program has whole; the least and
 #: the widest of those that may begin anywhere, whose elements each have an address and a mask.
 WARP, WHOLE, UNEVEN = 2048, 16384, (1024, 8192)
@@ -302,6 +303,8 @@ class Call:
         if not launch.whole or scarce or dx is None and even and x.columns > WHOLE:
             kernel = long_cross_entropy_kernel
             options = {"BLOCK": BLOCK // 4 if size == 8 else BLOCK, "num_warps": 8, "PER": 16 // size if even else 1}
+            if dx is None and even and size == 2 and x.columns >= DIVIDED and tilejit.chip() != "sm_80":
+                options |= {"BLOCK": 2 * BLOCK, "num_warps": 4, "num_ctas": 2}
             launch = RowLaunch((x.n,), 1, options, False)
         else:
             kernel = cross_entropy_kernel
@@ -317,6 +320,8 @@ class Call:
 
 def total_of(n: int, columns: int, out: Any, x: Any, over: Any = None, count: Any = None, target: Any = None,
              weight: Any = None, ignore: int = 0) -> None:
-    ctas = 1 if tilejit.chip() == "sm_80" else min(CTAS, max(1, tilejit.next_power_of_2(n // BLOCK + 1) // 2))
+    least, most = PART
+    ctas = 1 if tilejit.chip() == "sm_80" else min(CTAS, tilejit.next_power_of_2(max(1, n // least)))
+    block = min(most * ctas, max(least * ctas, tilejit.next_power_of_2(n)))
     total_kernel[(1,)](x, *((None, None) if count is None else (target, weight)), over, out, count, n, columns, ignore,
-                       BLOCK=BLOCK * ctas, num_warps=16, num_ctas=ctas, launch_pdl=True)
+                       BLOCK=block, num_warps=8, num_ctas=ctas, launch_pdl=True)

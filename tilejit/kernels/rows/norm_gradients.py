@@ -19,7 +19,8 @@ CTA, CTAS, LEAST, STAGES, ALONE = 8192, 16, 2048, 4, 3
 #: Elements of a warp; twice as many where warps that meet hold a multiprocessor up.
 WARP = 512
 #: Steps of a program after which it waits for others that are behind; not where sums of four CTAs and more are found
-#: twice, which takes so long that none gets ahead (layernorm, 32000 columns on an H100: 0.97 of a copy, 0.85 with it).
+#: twice, which takes so long that none gets ahead (layernorm, 32000 columns on an H100: 0.97 of a copy, 0.85 with it),
+#: nor of two with a third row in registers.
 EVERY = 8
 #: Of a multiprocessor shared memory in bytes, registers, and the least of a thread: of rows in vectors, or by elements.
 SHARED, REGISTERS, LEAST_REGISTERS = 227 << 10, 65536, (128, 160)
@@ -245,4 +246,4 @@ def walk(heads: int, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, 
     stages = min(ALONE if centred and size == cta else STAGES, room // (size * sum([i.dtype.bytes for i in infos])))
     return programs, rows, {"ROWS": rows, "BLOCK": block, "STAGES": stages if stages > 1 else 1, "num_warps": warps,
                             "num_ctas": ctas, "maxnreg": min(255, REGISTERS // (32 * warps * resident) // 8 * 8),
-                            "EVERY": 0 if centred and ctas > 2 else EVERY}
+                            "EVERY": 0 if centred and ctas * len(inputs) > 4 else EVERY}
