@@ -11,6 +11,7 @@ import pytest
 import tilejit
 from tilejit import kernels
 from tilejit.errors import LaunchError
+from tilejit.kernels.attention import forward
 from tilejit.kernels.attention.forward_kernel import attention_kernel
 from tilejit.kernels.attention.scores import Band, Options
 from tilejit.testing import rel_error
@@ -74,10 +75,12 @@ def test_blocks_of_other_sizes(tiles: tuple[int, int], causal: bool) -> None:
     assert rel_error(out.astype(np.float64), reference(q, k, v, causal)[0]) <= 5e-3
 
 
-@pytest.mark.parametrize("queries, causal", [(200, False), (200, True), (300, True)])
-def test_programs_that_take_several_blocks(monkeypatch: pytest.MonkeyPatch, queries: int, causal: bool) -> None:
-    """With a causal mask pairs of them, of which the last one may have a single block."""
+@pytest.mark.parametrize("queries, causal, dealt", [(200, False, 1), (200, True, 1), (300, True, 1), (300, True, 2),
+                                                    (600, True, 2), (200, True, 4)])
+def test_programs_that_take_several_blocks(monkeypatch: pytest.MonkeyPatch, queries: int, causal: bool, dealt: int) -> None:
+    """With a causal mask pairs of them, of which the last one may have a single block, or those of sections of heads."""
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 3)
+    monkeypatch.setattr(forward, "_dealt", lambda *_: (dealt, 1.0))
     q, k, v = inputs(2, queries, 150, 2, 1, 64, 64)
     with tilejit.knobs(target="emulator"):
         out = kernels.attention(q, k, v, causal=causal, persistent=True)
@@ -85,7 +88,7 @@ def test_programs_that_take_several_blocks(monkeypatch: pytest.MonkeyPatch, quer
 
 
 @pytest.mark.parametrize("queries, heads, causal, several", [
-    (200, 1, False, True), (100, 1, False, False), (200, 3, True, True), (200, 2, True, False), (300, 3, True, False)])
+    (200, 1, False, True), (100, 1, False, False), (200, 3, True, True), (100, 2, True, False), (300, 1, True, True)])
 def test_blocks_share_programs(monkeypatch: pytest.MonkeyPatch, queries: int, heads: int, causal: bool,
                                several: bool) -> None:
     """On three multiprocessors: where shares are equal enough."""
@@ -96,6 +99,20 @@ def test_blocks_share_programs(monkeypatch: pytest.MonkeyPatch, queries: int, he
     with tilejit.knobs(target="evaluator"):
         kernels.attention(q, k, v, causal=causal)
     assert [tuple(grid[1:]) in ((), (1, 1)) for grid in grids] == [several]
+
+
+@pytest.mark.parametrize("heads, size, blocks", [(16, 4 << 20, 86), (64, 2 << 20, 32), (16, 8 << 20, 128), (512, 1 << 18, 4)])
+def test_shares_of_causal_blocks(heads: int, size: int, blocks: int) -> None:
+    """As the kernel deals them; what the host says of the longest one."""
+    together, unequal = forward._dealt(heads, size, blocks, 132)
+    assert together * size <= 32 << 20 and heads % together == 0 and unequal < 1.04
+    if together > 1:
+        shares = np.zeros(132, int)
+        for tile in range(heads * blocks):
+            section, own = divmod(tile, together * blocks)
+            turn, at = divmod(own, 132)
+            shares[at if (turn + section) % 2 == 0 else 131 - at] += blocks - own // together
+        assert shares.max() / shares.mean() == pytest.approx(unequal)
 
 
 def test_heads_ahead_of_the_sequence_and_a_scale() -> None:

@@ -1,4 +1,6 @@
 """Warpgroups that issue their products one after the other inside a loop (ping-pong): where, and what breaks it."""
+import re
+
 import numpy as np
 import pytest
 from attention_form import arguments, attend, reference
@@ -9,6 +11,9 @@ from tilejit.errors import VerificationError
 from tilejit.ir import walk
 from tilejit.ir.text import parse_function
 from tilejit.ir.verify import verify
+from tilejit.kernels.attention.forward_kernel import attention_kernel
+from tilejit.kernels.attention.scores import Band, Options
+from tilejit.runtime.ptxas import find_tool
 from tilejit.schedule.order import order
 from tilejit.schedule.sink_waits import sink_waits
 from tilejit.testing import rel_error
@@ -55,15 +60,33 @@ LINES = ("issue x %0", "issue y %1", "%xs = dot_wait %x", *FOLD, "%u = exp2 %xs"
 
 @pytest.mark.parametrize("when, want", [
     (True, ["dot_async", "dot_async", "order_arrive", "dot_wait", "reduce", "exp2", "dot_wait"]),
-    ("scores", ["dot_async", "dot_async", "dot_wait", "reduce", "order_arrive", "exp2", "dot_wait"]),
-    ("products", ["dot_async", "dot_async", "dot_wait", "reduce", "dot_wait", "order_arrive", "exp2"])])
+    ("scores", ["dot_async", "dot_async", "dot_wait", "reduce", "order_arrive", "order_stay", "exp2", "dot_wait"]),
+    ("products", ["dot_async", "dot_async", "dot_wait", "reduce", "order_stay", "dot_wait", "order_arrive", "order_stay", "exp2"])])
 def test_when_a_turn_goes_on(when, want):
     fn = sink_waits(parse_function(loop(*LINES)))
     fn.attrs["ping_pong"] = when
     verify(order(fn))
     body = next(op for op in walk(fn.body) if op.name == "for").regions[0]
-    assert [op.name for op in body.ops if op.name in (*NAMES, "reduce")] == ["order_wait", *want]
-    assert [op.attrs.get("stays", False) for op in body.ops if op.name == "order_arrive"] == [when is not True]
+    assert [op.name for op in body.ops if op.name in (*NAMES, "reduce", "order_stay")] == ["order_wait", *want]
+
+
+def test_a_turn_of_products_ends_ahead_of_the_last_fold_of_its_own():
+    """ptxas moves neither the wait up nor the arrival down (machine code)."""
+    blocks = [f"desc<bf16[1x{n}x1x64]>" for n in (192, 128, 128, 192)]
+    k = attention_kernel.compile(*blocks, None, "int32:16", "int32:16", "fp32", "int32", "int32", Options(Band(right="int32")),
+                                 GROUP=1, PACK=1, TAIL=True, SPLIT=1, PARTS=1, PERSISTENT=True, TURNED=False, BM=192, BN=128, D=64,
+                                 DV=64, num_warps=12, products_ahead=True, ping_pong="products")
+    turns = k.scheduled.split("order_wait {")[1:]
+    assert len(turns) == 2
+    for text in turns:
+        names = re.findall(r" (reduce|dot_wait|order_\w+)", text.split(" exp2 ")[0])
+        assert names == ["dot_wait", "reduce", "reduce", "order_stay", "dot_wait", "order_arrive", "order_stay", "reduce", "reduce"]
+    if k.resources is not None and find_tool("nvdisasm"):
+        assert k.resources.clean
+        for part in k.sass().split("DEPBAR.LE gsb0, 0x1")[1:]:
+            names = re.findall(r"FMNMX|DEPBAR\.LE gsb0, 0x0|BAR\.ARV|SHFL", part)
+            wait = names.index("DEPBAR.LE gsb0, 0x0")
+            assert wait >= 48 and names[wait + 1] == "BAR.ARV"
 
 
 def test_products_that_are_not_under_way_by_then_are_not_waited_for():

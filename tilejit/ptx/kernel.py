@@ -274,10 +274,13 @@ def _order(e: Emitter, op: Op) -> None:
         return
     beyond = p.new("pred", "setp.eq.u32", number, NAMED_BARRIERS)
     p("bar.arrive", p.new("b32", "selp.b32", NAMED_BARRIERS - groups, number, beyond), 256)
-    if op.attrs.get("stays"):
-        # ptxas moved it down behind exponentials, but moves nothing past a branch, which only the last index would not
-        # take. (Round a trap it made producers spill.)
-        p("brkpt", pred=p.new("pred", "setp.eq.s32", e.scalar(op.block.args[0]), 0x7fffffff))
+
+
+@emits("order_stay")
+def _order_stay(e: Emitter, op: Op) -> None:
+    # ptxas moved turns' ends down behind exponentials, and waits up, but moves nothing past a branch, which only the
+    # last index would not take. (Round a trap it made producers spill.)
+    e.p("brkpt", pred=e.p.new("pred", "setp.eq.s32", e.scalar(op.block.args[0]), 0x7fffffff))
 
 
 @emits("launch_wait")

@@ -1,15 +1,4 @@
-"""Decides what of a loop runs when: `stage`, `cycle` and `ring` on the ops of loops whose products wait for each other.
-
-In two stages (FlashAttention-3, arXiv 2407.08608, section 3.2) attention's products and softmax overlap: the first
-product of the next iteration and the second one of this iteration are issued together, and the softmax runs under them.
-
-    cycle 0   stage 0   what the products at stage 0 need, and they themselves
-    cycle 1   stage 1   what the products at stage 1 need that is no result of stage 0, and they themselves
-    cycle 2   stage 0   what uses the sums of stage 0, and what else there is        (the softmax)
-    cycle 3   stage 1   what uses the sums of stage 1
-    cycle 4   stage 0   what uses what stage 1 has carried on                       (sums that are scaled)
-    cycle 5   stage 0   first operands, in registers, of products at stage 1: their registers are read until then
-"""
+"""Decides what of a loop runs when: `stage`, `cycle` and `ring` on ops of loops whose products wait for each other."""
 from __future__ import annotations
 
 from tilejit.ir import Function, Op, listed, needed
@@ -24,8 +13,8 @@ from tilejit.schedule.rotate import copy_function, steady_state
 from tilejit.schedule.stages import mark, places_problem, read, unmark
 from tilejit.schedule.stores import is_store
 
-#: Warpgroups from which on loops one after another each drain: while one drains, the others' products run (causal
-#: attention on an H200: joined loops are faster with two warpgroups, slower with three).
+#: Warpgroups from which on loops one after another each drain, unless they take turns: while one drains, the others'
+#: products run (causal attention on an H200: joined loops are faster with two warpgroups, slower with three).
 JOINED = 3
 
 
@@ -48,7 +37,7 @@ def annotate(fn: Function) -> Function:
     for loop, times in found:
         if overlaps:
             _overlap(new, loop, times, rings)
-            loop.attrs.update({"joined": True} if groups < JOINED else {})
+            loop.attrs.update({"joined": True} if groups < JOINED or ping_pong else {})
         if ping_pong:
             loop.attrs["ping_pong"] = groups
             new.say("ping_pong", f"loop at {loop.place}: {groups} warpgroups issue its products one after the other "

@@ -33,7 +33,7 @@ def _deal(body: Block, groups: int, when: bool | str) -> bool:
             goes_on = False
     for first, last in together:
         beside(first).op("order_wait", groups=groups)
-        used = _used(body, first) if isinstance(when, str) else None
+        used = _used(body, first, when) if isinstance(when, str) else None
         if used is None:
             beside(last, behind=True).op("order_arrive", groups=groups)
             continue
@@ -43,19 +43,36 @@ def _deal(body: Block, groups: int, when: bool | str) -> bool:
             body.ops = [op for op in body.ops if op not in moved]
             at = body.ops.index(fold) + 1
             body.ops[at:at] = moved
-        beside(fold if when == "scores" else wait, behind=True).op("order_arrive", groups=groups, stays=True)
+            beside(wait).op("order_stay")
+        turn = beside(fold if when == "scores" else wait, behind=True)
+        turn.op("order_arrive", groups=groups)
+        turn.op("order_stay")
     return bool(together)
 
 
-def _used(body: Block, dot: Op) -> tuple[Op, Op, list[Op]] | None:
+def _used(body: Block, dot: Op, when: str) -> tuple[Op, Op, list[Op]] | None:
     """What folds the sums of a turn's first product, and the wait for the others behind that, with its releases; None
-    where those are not under way by then."""
+    where those are not under way by then. "products": what ends up last of folds that threads do alone is left, for
+    the time in which the next one's products begin."""
     ops = body.ops[body.ops.index(dot):]
     waits = [i for i, op in enumerate(ops) if op.name == "dot_wait"]
     if len(waits) != 2 or dot.result not in ops[waits[0]].operands:
         return None
-    fold = next((i for i in range(waits[0], waits[1]) if ops[i].name == "reduce"), None)
-    if fold is None or any(v.op in ops[fold:] for v in ops[waits[1]].operands):
+    folds: list[Op] = []
+    for op in ops[waits[0]:waits[1]]:
+        if op.name == "reduce" and (not folds or op.operands == [folds[-1].result]):
+            folds.append(op)
+    if not folds:
+        return None
+    alone = [op for op in folds if when == "products" and _alone(op)]
+    fold = (alone[:-1] or alone or folds)[-1]
+    if any(v.op in ops[ops.index(fold):] for v in ops[waits[1]].operands):
         return None
     releases = list(takewhile(lambda op: op.name == "mbar_arrive", ops[waits[1] + 1:]))
-    return ops[fold], ops[waits[1]], releases
+    return fold, ops[waits[1]], releases
+
+
+def _alone(fold: Op) -> bool:
+    """Whether threads fold what they hold themselves."""
+    layout, axis = fold.operands[0].tile.layout, fold.attrs["axis"]
+    return layout is not None and not any(b[axis] for kind in ("lane", "warp") for b in layout.bases_of(kind))

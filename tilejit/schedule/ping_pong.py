@@ -1,15 +1,4 @@
-"""Ping-pong: groups of consumers take the iterations of a loop over tiles by turns; others' tickets pass them by.
-
-    for i:                                  for i, %left, %phase:
-      %v = await %a                           if %left == 0:
-      ..                                        mbar_wait %order, group, %phase
-                                   ->           %v = await %a; mbar_arrive %order, group after
-                                                ..
-                                              else:
-                                                (others take so many tickets)
-
-A group begins when the group before has had all of its tickets: a parity tells a phase from the next one only.
-"""
+"""Ping-pong: groups of consumers take the iterations of a loop over tiles by turns; others' tickets pass them by."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence

@@ -1,18 +1,4 @@
-"""Waits for products, each as late as it can be, and how many groups may stay in flight at each.
-
-A role is written as if products were done where they are issued. Here waits sink, with the releases that they are for,
-to what needs them, and this is the one place that knows `pending` (`ir/flight.py` says what is in flight):
-
-    %p = dot_async %a, %b, %s                          %p = dot_async %a, %b, %s
-    %x = dot_wait %p                                   %q = dot_async %c, %d, %t
-    mbar_arrive %ab_empty, %slot                       %x = dot_wait %p {pending=1}
-    %q = dot_async %c, %d, %t                ->        mbar_arrive %ab_empty, %slot
-    %y = dot_wait %q                                   %u = exp2 %x
-    %u = exp2 %x                                       %y = dot_wait %q {pending=0}
-    %v = mul %y, %u                                    %v = mul %y, %u
-
-A `dot_fence` stays where it is, and waits for what is given back or written before the next product.
-"""
+"""Waits for products, each as late as it can be, and how many groups may stay in flight at each."""
 from __future__ import annotations
 
 from collections.abc import Iterator

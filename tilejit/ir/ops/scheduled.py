@@ -258,9 +258,14 @@ def order_wait(o: Op) -> None:
     """A warpgroup waits for the one before it (ping-pong). All of them wait equally often."""
 
 
-@op("order_arrive", "", "groups stays?", effects="sync", traits="scheduled")
+@op("order_arrive", "", "groups", effects="sync", traits="scheduled")
 def order_arrive(o: Op) -> None:
-    """A warpgroup lets the next one go on. `stays`: the assembler is kept from moving it down."""
+    """A warpgroup lets the next one go on."""
+
+
+@op("order_stay", "", "", effects="sync", traits="scheduled")
+def order_stay(o: Op) -> None:
+    """A place in a loop that the assembler moves nothing past."""
 
 
 @op("tma_store", "desc value buffer offsets*", "size axis stripes slice? kind? now? role?",

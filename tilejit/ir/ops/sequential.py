@@ -37,8 +37,8 @@ def same(*defines: OpDef, last: int = 0) -> None:
 
 nothing(scheduled.peek, scheduled.reuse, scheduled.async_wait, scheduled.fence_async, scheduled.role_sync,
         scheduled.bulk_wait, scheduled.store_wait, scheduled.cluster_barrier, scheduled.order_begin,
-        scheduled.order_end, scheduled.order_wait, scheduled.order_arrive, scheduled.tensor_maps, scheduled.mbar_landed,
-        scheduled.launch_wait)
+        scheduled.order_end, scheduled.order_wait, scheduled.order_arrive, scheduled.order_stay, scheduled.tensor_maps,
+        scheduled.mbar_landed, scheduled.launch_wait)
 same(scheduled.pend, scheduled.dot_wait, scheduled.dot_fence)
 same(scheduled.cluster_broadcast, last=3)
 same(scheduled.cluster_fold, last=4)

@@ -5,6 +5,8 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
+import numpy as np
+
 import tilejit
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Launch, Work, facts_of, given, infos_of, place
@@ -30,8 +32,8 @@ from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kern
 
 #: Windows of so many blocks of keys have a loop of their own for the blocks that nothing masks.
 WIDE_WINDOW = 12
-#: Programs take several blocks of queries where on average they have so much of the work of the longest one.
-EQUAL = 0.9
+#: Programs take several blocks of queries where the longest one has at most so much of the average's work.
+UNEQUAL = 1.11
 #: Three warpgroups take 192 queries where padded rows are no more than this, by the bytes of an element.
 PADDED = {1: 1.08, 2: 1.13}
 #: Rows of three warpgroups, and of four with half as many keys, that take as long.
@@ -40,8 +42,8 @@ FOUR = 1.08
 TURNS = {128: "scores", 192: "products", 256: True}
 #: Bytes of keys and values that stay in L2 while their blocks are computed.
 STAYS = 32 << 20
-#: Keys from which on three warpgroups are faster with a causal mask.
-LONG = 4096
+#: Keys from which on three warpgroups are faster with a causal mask, by the bytes of an element.
+LONG = {1: 4096, 2: 8192}
 #: Places of arrays in a call.
 _Q, _K, _V, _OUT, _LSE, _EXTRAS = range(6)
 
@@ -92,7 +94,7 @@ def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal
     if not along:
         most = min(most, max(32, int((EIGHT_ROOM - EIGHT_MORE - wide_v / 2) / (5 / 8 + wide_v / PASSED))))
     three = _padded(queries, 192)
-    if max(wide, wide_v) <= 64 < keys and plain and (not causal or keys >= LONG) and most >= 128 and \
+    if max(wide, wide_v) <= 64 < keys and plain and (not causal or keys >= LONG[size]) and most >= 128 and \
             along and three <= PADDED[size] * _padded(queries, 128):
         if size > 1 and not causal and keys % 64 == 0 and three > FOUR * _padded(queries, 256):
             return 256, 64
@@ -132,19 +134,19 @@ def _padded(n: int, block: int) -> int:
     return tilejit.cdiv(n, block) * block
 
 
-def _equal(blocks: int, heads: int, causal: bool, chip: int) -> bool:
-    """Whether programs that take several blocks have shares of the work that are equal enough."""
-    if not causal:
-        return blocks * heads > chip
-    return blocks * heads / 2 >= EQUAL * _padded(tilejit.cdiv(blocks, 2) * heads, chip)
-
-
-def _together(heads: int, size: int) -> int:
-    """Heads, a power of two, whose keys and values (`size` bytes) stay in L2 together; the longest blocks are first."""
-    together = 1
-    while heads % (2 * together) == 0 and 2 * together * size <= STAYS:
-        together *= 2
-    return together
+def _dealt(heads: int, size: int, blocks: int, programs: int) -> tuple[int, float]:
+    """Heads of a section, the fewest whose programs have about equal shares of causal blocks while keys and values
+    (`size` bytes each) stay in L2, 1 for blocks in pairs; what the longest program has of the average's work."""
+    whole = heads * blocks * (blocks + 1) / 2 / programs
+    found = {1: tilejit.cdiv(tilejit.cdiv(blocks, 2) * heads, programs) * (blocks + 1) / whole}
+    for together in range(2, min(heads, STAYS // size) + 1):
+        if heads % together == 0:
+            work = np.repeat(np.arange(blocks, 0, -1), together)
+            rounds = np.append(work, np.zeros(-len(work) % programs, int)).reshape(-1, programs)
+            rounds[1::2] = rounds[1::2, ::-1]
+            shares, sections = rounds.sum(0), heads // together
+            found[together] = int((shares * -(-sections // 2) + shares[::-1] * (sections // 2)).max()) / whole
+    return next((n, x) for n, x in found.items() if x <= min(found.values()) + 0.005)
 
 
 @lru_cache(maxsize=1024)
@@ -174,15 +176,17 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     if case.low or case.mask is not None:
         split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bn else 0
     blocks = tilejit.cdiv(queries, bm)
+    size = keys * (wide + wide_v) * k.dtype.bytes
+    together, unequal = _dealt(heads * batch, size, blocks, chip) if case.high else (1, 1.0)
     if persistent is None:
         alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)  # sequences
         persistent = plain and split == 1 and alike and not (case.dropout or tiles) \
-            and max(wide, wide_v) <= 128 and (bm > 128 or _equal(blocks, heads * batch, case.high, chip))
+            and max(wide, wide_v) <= 128 and (bm > 128 or blocks * heads * batch > chip and unequal <= UNEQUAL)
     # No registers for scores ahead where three warpgroups also have ends or several blocks.
     ahead = bm > 128 and not ends and not any(infos)
     turns = plain and max(wide, wide_v) <= (128 if eight else 64) and TURNS.get(bm, False)
-    sorts = case.high and (bm > 128 or not persistent)  # pairs of blocks take as long as other pairs
-    together = _together(heads, keys * (wide + wide_v) * k.dtype.bytes) if sorts else 1
+    if case.high and not persistent:  # a power of two of heads
+        together = min(heads & -heads, 1 << max(1, STAYS // size).bit_length() - 1)
     kernel = attention_kernel.partial(
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
         PERSISTENT=persistent, TURNED=eight, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16,

@@ -71,7 +71,9 @@ def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, 
         factor = _LOG2E
     if MASKED:
         scores = tl.where(keep, scores, float("-inf"))
-    new = tl.maximum(most, tl.max(scores, 1) * factor)
+    # Threads fold what they hold themselves first: a turn of warpgroups ends ahead of the last (`schedule/order.py`).
+    own = tl.max(tl.max(scores.reshape([scores.shape[0], scores.shape[1] // 16, 2, 4, 2]), 4), 2)
+    new = tl.maximum(most, tl.max(tl.max(own, 1), 1) * factor)
     origin = new
     if MASKED or opts.mods.score is not None:
         origin = tl.where(new == float("-inf"), 0.0, new)
@@ -258,25 +260,34 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
     keys come first, of TOGETHER heads at a time. TURNED: v_desc is of what `turn_kernel` makes, with blocks
     [1, 1, DV, BN]."""
     if PERSISTENT:
-        blocks = tl.cdiv(queries, BM)
+        blocks, each, own = tl.cdiv(queries, BM), tl.num_programs(0), tl.program_id(0)
         if opts.band.right is None or TOGETHER > 1:
-            # Dealt to and fro, so that nobody has the longest block of every round.
-            each, tiles = tl.num_programs(0), blocks * heads * batches
-            rounds = tiles // each
-            last = tl.where(rounds % 2 == 0, tl.program_id(0), each - 1 - tl.program_id(0))
-            for i in tl.range(0, rounds + (last < tiles - rounds * each)):
-                tile = i * each + tl.where(i % 2 == 0, tl.program_id(0), each - 1 - tl.program_id(0))
-                section, rest = tile // (blocks * TOGETHER), tile % (blocks * TOGETHER)
-                head = section * TOGETHER + rest % TOGETHER
-                queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
-                                  (blocks - 1 - rest // TOGETHER) * BM, head % heads, head // heads, 0, heads, batches,
-                                  opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV)
+            # Dealt to and fro, and every other section of heads from its other end, so that all have as much to do.
+            other = each - 1 - own
+            sections = 1
+            if opts.band.right is not None:
+                sections = heads * batches // TOGETHER
+            tiles = blocks * heads * batches // sections
+            rounds, odd = tiles // each, tiles // each % 2 == 1
+            rest = tiles - rounds * each
+            first = rounds + (tl.where(odd, other, own) < rest)
+            both = first + rounds + (tl.where(odd, own, other) < rest)
+            for i in tl.range(0, sections // 2 * both + sections % 2 * first):
+                at = i % both
+                section = i // both * 2 + (at >= first)
+                at = tl.where(at >= first, at - first, at)
+                tile = at * each + tl.where((at + section) % 2 == 0, own, other)
+                head, number = tile // blocks, tile % blocks
+                if opts.band.right is not None:
+                    head, number = section * TOGETHER + tile % TOGETHER, blocks - 1 - tile // TOGETHER
+                queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM,
+                                  head % heads, head // heads, 0, heads, batches, opts, GROUP, PACK, TAIL, SPLIT,
+                                  PARTS, TURNED, BM, BN, D, DV)
         else:
             # The block with the most keys goes with the one with the fewest, and so on: all pairs have as many.
             pairs = tl.cdiv(blocks, 2)
-            own = tl.cdiv(pairs * heads * batches - tl.program_id(0), tl.num_programs(0))
-            for i in tl.range(0, own * 2):
-                pair = tl.program_id(0) + i // 2 * tl.num_programs(0)
+            for i in tl.range(0, tl.cdiv(pairs * heads * batches - own, each) * 2):
+                pair = own + i // 2 * each
                 head, first = pair // pairs, pair % pairs
                 number = tl.where(i % 2 == 0, blocks - 1 - first, first)
                 number = tl.where((i % 2 == 1) & (first == blocks - 1 - first), blocks, number)
