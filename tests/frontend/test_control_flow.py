@@ -493,3 +493,17 @@ def test_a_constant_decides_beside_what_runs():
     assert stores(with_constants, 3, WITH=True)[:4] == [4, 4, 1, 7]
     assert stores(with_constants, 1, WITH=True)[:4] == [-1, -1, -1, 2]
     assert stores(with_constants, 1, WITH=False)[:4] == stores(with_constants, 3, WITH=False)[:4] == [-1, -1, 1, -1]
+
+
+@tilejit.kernel
+def asserts(out, N: tl.constexpr):
+    assert N == 4, "N is four"
+    tl.store(out, N)
+
+
+def test_constants_are_asserted_where_assertions_are():
+    """As in Triton, which ignores assertions but for debugging."""
+    assert "assertion failed, which counts with debug=True: N is four" in asserts.compile("*int32", 3).report()
+    assert "assertion" not in asserts.compile("*int32", 4, debug=True).report()
+    with pytest.raises(tilejit.CompilationError, match="assertion failed: N is four"):
+        asserts.compile("*int32", 3, debug=True)
