@@ -57,22 +57,29 @@ def added(p, at, acc):
 
 
 @tilejit.kernel
+def pass_on(p, at, acc, steps):
+    """Wait until the parts of a tile before this one are there, and unless it is the last one add it, and say so."""
+    part_desc, _, flags, _, _ = p.end
+    if at.first > 0:
+        while tl.atomic_cas(flags + at.slot, at.first, at.first, sem="acquire") != at.first:
+            pass
+    if at.last < steps:
+        if at.first == 0:
+            part_desc.store([at.slot * p.BM, 0], acc)
+        else:
+            part_desc.atomic_add([at.slot * p.BM, 0], acc)
+        tl.atomic_xchg(flags + at.slot, at.last, sem="release")
+
+
+@tilejit.kernel
 def handed(p, at, acc):
     """Parts of a tile meet in memory in the order of K: each waits for the tile's flag, adds itself, moves the flag
     on; the last goes on to END. p.end: descriptor of tiles of parts, those, flags (int32, zero), END and its tuple."""
-    part_desc, parts, flags, END, args = p.end
+    _, parts, _, END, args = p.end
     steps = tl.cdiv(p.K, p.BK)
     shared = at.last - at.first < steps
     if shared:
-        if at.first > 0:
-            while tl.atomic_cas(flags + at.slot, at.first, at.first, sem="acquire") != at.first:
-                pass
-        if at.last < steps:
-            if at.first == 0:
-                part_desc.store([at.slot * p.BM, 0], acc)
-            else:
-                part_desc.atomic_add([at.slot * p.BM, 0], acc)
-            tl.atomic_xchg(flags + at.slot, at.last, sem="release")
+        pass_on(p, at, acc, steps)
     if at.last == steps:
         if shared:
             mine = parts + at.slot * (p.BM * p.BN)
