@@ -7,6 +7,7 @@ import pytest
 
 import tilejit
 import tilejit.language as tl
+from tilejit.passes import odd_walks
 from tilejit.passes.odd_rows import ANYWHERE, form, left, span
 from tilejit.runtime.launch import of_length
 
@@ -135,6 +136,7 @@ def test_walks_over_rows_with_weights(monkeypatch, columns, begin, gap, wide, at
     """19 programs are the work of 8 CTAs: rows that begin alike, for which weights are shifted once. Several weights of
     many warps lie in shared memory."""
     monkeypatch.setattr(sys.modules["tilejit.passes.odd_rows"], "KEEP", 2)
+    monkeypatch.setattr(odd_walks, "EVERY", 2)
     made = norms(columns, BF16, begin, gap, wide, at, biased, 19)
     assert made.metadata.walks == 8 and made.metadata.blocks((19, 1, 1))[0] == 8 * made.metadata.num_ctas
     assert "num_programs {axis=0, ctas=true}" in str(made.ir) and made.metadata.num_ctas == 1 + (columns == 5120)
@@ -269,12 +271,12 @@ def test_walks_over_rows_of_vectors(monkeypatch, columns, gap, biased, ctas):
 
 
 def test_what_walks_of_wide_rows():
-    """Rows of 262144 elements that consist of vectors, and their weights, if those have 16 bits, too."""
+    """Rows of 262144 elements that consist of vectors, with two weights 131072, too, and their weights, if those have 16 bits."""
     def walks(n, weight, biased):
         p = ("*bf16:16", weight, weight if biased else None, "*bf16:16", "int32:16", "int32:16")
         made = weighted.compile(*p, BLOCK=n)
         between = made.metadata.spanned and span(n, *made.metadata.spanned[1:])
         return of_length(made, between).metadata.walks if between else 0
 
-    assert [walks(n, "*bf16:16", biased) for n in (131072, 262144) for biased in (False, True)] == [0, 0, 1, 1]
+    assert [walks(n, "*bf16:16", biased) for n in (65536, 131072, 262144) for biased in (False, True)] == [0, 0, 0, 1, 1, 1]
     assert not walks(262144, "*fp32:16", False)

@@ -12,13 +12,14 @@ class range:
 
     `num_stages`: the depth of its rings; `warp_specialize=False` keeps loads in the computing warps; `split_masks`:
     whether iterations in which masks hide nothing are a loop of their own (None: where worth while);
-    `loop_unroll_factor`: iterations of one trip, of a constant step. Other options are hints.
+    `loop_unroll_factor`: iterations of one trip, of a constant step; `in_step`: after so many iterations, a power of
+    two, programs that are ahead of the others wait, for walks of as many as run at once. Other options are hints.
     """
 
     def __init__(self, arg1: Any, arg2: Any = None, step: Any = None, num_stages: int | None = None,
                  loop_unroll_factor: int | None = None, disallow_acc_multi_buffer: bool = False,
                  flatten: bool = False, warp_specialize: bool | None = None, disable_licm: bool = False,
-                 split_masks: bool | None = None):
+                 split_masks: bool | None = None, in_step: int = 0):
         self.lo: Any
         self.hi: Any
         self.lo, self.hi = (0, arg1) if arg2 is None else (arg1, arg2)
@@ -34,6 +35,10 @@ class range:
                 self.attrs[name] = bool(unwrap(v))
         if unwrap(flatten):
             self.attrs["flatten"] = True
+        if every := unwrap(in_step):
+            if not isinstance(every, int) or every < 1 or every & every - 1:
+                raise CompilationError(f"in_step must be a constant power of two, found {every!r}")
+            self.attrs["in_step"] = every
         if factor := unwrap(loop_unroll_factor):
             if not isinstance(factor, int) or factor < 1:
                 raise CompilationError(f"loop_unroll_factor must be a constant from 1 on, found {factor!r}")

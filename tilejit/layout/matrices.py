@@ -1,10 +1,4 @@
-"""How a tile in shared memory splits into the 8x8 matrices of `ldmatrix` (PTX ISA, ldmatrix).
-
-A matrix is 8 rows of 16 bytes, each at a multiple of 16; lane 8 j + r gives the address of row r of matrix j. Lane l
-then holds 4 bytes of every matrix: of row l / 4 the (l % 4)-th; with `.trans` (16-bit elements) those of rows 2 (l % 4)
-and 2 (l % 4) + 1 in column l / 4. A tile is made of matrices if the bits that walk a row (bytes 1, 2, 4, 8 of memory)
-are those registers and lanes, and every other bit moves by whole rows.
-"""
+"""How a tile in shared memory splits into the 8x8 matrices of `ldmatrix` (PTX ISA, ldmatrix)."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,15 +1,4 @@
-"""The layouts of mma.sync: accumulators of m16n8 fragments over warps, and the operands that go with them.
-
-Fragments: PTX ISA, "Matrix Fragments for mma.m16n8k16" and its neighbours. A register of an operand packs p neighbours
-along K, 4 / (bytes of an element) or one; one k step is 8 p wide for every type.
-
-    C, D   register i of lane l:  row l / 4 + 8 (i / 2)          col 2 (l % 4) + i % 2
-    A      register i of lane l:  row l / 4 + 8 (i % 2)          k   p (l % 4) + 4 p (i / 2) + 0 .. p - 1
-    B      register i of lane l:  k   p (l % 4) + 4 p i + 0 .. p - 1     col l / 4
-
-A tile with fewer rows or columns than a fragment is computed several times: row r of it is in rows r, r + M, r + 2 M ..
-of the fragment, so lanes hold copies and no register is of padding.
-"""
+"""The layouts of mma.sync: accumulators of m16n8 fragments over warps, and the operands that go with them."""
 from __future__ import annotations
 
 from tilejit.layout.linear import Basis, LinearLayout

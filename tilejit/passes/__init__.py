@@ -14,6 +14,7 @@ from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
 from tilejit.passes.flatten import flatten
 from tilejit.passes.folds import merge_folds
+from tilejit.passes.in_step import keep_in_step
 from tilejit.passes.late_sums import late_sums
 from tilejit.passes.load_ahead import load_ahead
 from tilejit.passes.lower_desc import lower_desc
@@ -65,6 +66,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("order", order_accesses),
     ("sink", sink),
     ("narrow_masks", narrow_masks),
+    ("in_step", keep_in_step),
 )
 
 

@@ -19,7 +19,7 @@ from tilejit.passes.rules import const_of
 
 #: Elements of a row's tile at least: of rows that begin anywhere (fewer are merged, or few); of those that consist of
 #: vectors, alone, with another one or a weight, with two weights.
-LEAST, EVEN = 512, (4096, 16384, 262144)
+LEAST, EVEN = 512, (4096, 16384, 131072)
 #: Elements of a thread at most, of 1, 2, 4, .. warps (negative: such rows are left to shared memory), by how many other
 #: rows and weights there are: of rows that begin anywhere, out of whose vectors others are shifted; of rows and weights
 #: that consist of vectors; of those with weights that programs walk over, from two warps on (docs/scheduling.md).
@@ -27,7 +27,7 @@ ANYWHERE = (40, 40, 40, 40, 40, 64, 128), (40,)
 IN_VECTORS = (40, 40, 40, 40, 40, 64, 128), (40, 40, 40, 40, 40, 40)
 WALKS = {1: (40, -40, 40, 40, 40, 40, 64), 2: (-40, 40, 40, 40, 40, 64, 64)}
 #: The same of rows that consist of vectors; from how many warps on programs walk over those.
-VECTOR_WALKS, WALKERS = {1: (40, 40, 40, 40, 40, 40, -64, 64), 2: (*(-64,) * 7, 64)}, 128
+VECTOR_WALKS, WALKERS = {1: (40, 40, 40, 40, 40, 40, -64, 64), 2: (*(-64,) * 6, 64, 64)}, 64
 #: Warps of a CTA, twice as many where MANY or more have FEW elements a thread, and if more walk more than SOME; how
 #: many of the numbers above are of one CTA, and of walks with 32-bit weights; CTAs of a cluster at most.
 PER, MANY, FEW, SOME, ALONE, WIDE, CTAS = 4, 32, 56, 32, 3, 5, 16

@@ -176,3 +176,53 @@ def _row_write(e: Emitter, op: Op) -> None:
         whole = ends.inside(at // unit * unit, unit) if unit else ends.inside(at, 1)
         store(e, opcode, elem, [values[i]], f"[{address}+{at * size}]", whole)
     p.place(done)
+
+
+@emits("steps")
+def _steps(e: Emitter, op: Op) -> None:
+    """(steps done, the number of all at this program's first one)"""
+    e.p.header.append(f".global .align 4 .b8 {_all_steps(op)}[4] = {{0, 0, 0, 0}};")
+    place = e.p.new("b32", "add.u32", e.private, op.attrs["offset"])
+    e.p("st.shared.v2.b32", f"[{place}]", "{0, 0}", pred=_leads(e))
+    e.set(op.result, place)
+
+
+@emits("in_step")
+def _in_step(e: Emitter, op: Op) -> None:
+    """One thread of all CTAs: the others meet it where they next fold something. Launches count on in one number."""
+    p, (place, at, step, end, programs) = e.p, map(e.scalar, op.operands)
+    every, skip, again, settled = op.attrs["every"], p.label("in_step"), p.label("look"), p.label("go_on")
+    p("bra", skip, pred=f"!{_leads(e)}")
+    done, base, found, looks = p.regs("b32", 4)
+    p("ld.shared.v2.b32", f"{{{done}, {base}}}", f"[{place}]")
+    p("add.s32", done, done, 1)
+    p("st.shared.b32", f"[{place}]", done)
+    first = p.new("pred", "setp.eq.s32", done, 1)
+    counts = p.new("pred", "setp.eq.s32", p.new("b32", "and.b32", done, every - 1), 0)
+    far = p.new("b32", "selp.b32", p.new("b32", "mul.lo.s32", step, every), step, first)
+    more = p.new("pred", "setp.lt.s32", p.new("b32", "add.s32", at, far), end)
+    p("bra", skip, pred=f"!{both(e, p.new('pred', 'or.pred', first, counts), more)}")
+    added, where = p.new("b32", "selp.b32", 0, every, first), p.new("b64", "mov.u64", _all_steps(op.operands[0].op))
+    need = p.new("b32", "mul.lo.s32", p.new("b32", "sub.s32", done, op.attrs["ahead"]), programs)
+    p("mov.b32", looks, 0)
+    p.place(again)
+    p("atom.global.gpu.relaxed.add.u32", found, f"[{where}]", added)
+    p("bra", settled, pred=first)
+    p("mov.b32", added, 0)
+    p("add.s32", looks, looks, 1)
+    behind = p.new("pred", "setp.lt.s32", p.new("b32", "sub.s32", found, base), need)
+    p("bra", again, pred=both(e, behind, p.new("pred", "setp.le.s32", looks, op.attrs["looks"])))
+    p("bra", skip)
+    p.place(settled)
+    p("st.shared.b32", f"[{place}+4]", found)
+    p.place(skip)
+
+
+def _all_steps(op: object) -> str:
+    assert isinstance(op, Op)
+    return f"all_steps_{op.attrs['offset']}"
+
+
+def _leads(e: Emitter) -> str:
+    tid = e.p.new("b32", "or.b32", e.role.tid, e.rank) if e.rank else e.role.tid
+    return e.p.new("pred", "setp.eq.u32", tid, 0)

@@ -116,7 +116,7 @@ def fixed_bytes(op: Op) -> int:
     """Bytes of an op that share with nobody: mbarriers, the address of a CTA's tensor maps, what threads keep."""
     if op.name == "stack":
         return op.attrs["slots"] * op.attrs.get("threads", 0) * kept_bytes(op.result.tile)
-    return 8 * op.result.barrier.slots if op.name == "barriers" else 8 if op.name == "tensor_maps" else 0
+    return 8 * op.result.barrier.slots if op.name == "barriers" else 8 if op.name in ("tensor_maps", "steps") else 0
 
 
 def limit(fn: Function) -> int:
@@ -152,7 +152,8 @@ def allocate(fn: Function, allocator: Allocator | None = None) -> Function:
         if size := fixed_bytes(op):
             op.attrs["offset"] = -(-end // 16) * 16 if op.name == "stack" else -(-end // 8) * 8
             end = op.attrs["offset"] + size
-            name = "kept by threads" if op.name == "stack" else op.attrs.get("name", "address of tensor maps")
+            name = {"stack": "kept by threads", "tensor_maps": "address of tensor maps"}.get(op.name, op.name)
+            name = op.attrs.get("name", name)
             table.append((op.attrs["offset"], size, name, ""))
     fn.attrs["shared_bytes"] = end
     for at, size, name, used in table:

@@ -1,13 +1,4 @@
-"""Makes loads and products asynchronous, each next to its wait: still sequential, and still right.
-
-    %a = desc_load %x, %i, %k                       fill %a_ring {ring="a"} { %a = desc_load ..; yield %a }
-    %s = dot %a, %b, %acc                           %v = await %a_ring {ring="a"}
-                                           ->       %p = dot_async %v, %w, (pend %acc)
-                                                    %s = dot_wait %p
-
-Loads of one ring are filled together, where the last of them stands. Products whose accumulators are only passed on
-stay in flight round their loop (`in_flight`): a `dot_fence` in the loop, the wait behind it.
-"""
+"""Makes loads and products asynchronous, each next to its wait: still sequential, and still right."""
 from __future__ import annotations
 
 from tilejit.errors import CompilationError

@@ -1,15 +1,4 @@
-"""Operands of mma.sync that lie in shared memory, of which products read a fragment at a time.
-
-    role_sync                                             %v = view %buffer, 0
-    %a.1 = convert %a {scratch=..}                        role_sync
-    ...                                                   local_store %v, %a
-    %s = dot_mma %a.1, ..                          ->     role_sync
-                                                          ...
-                                                          %s = dot_mma %v, ..
-
-In registers an operand costs less (one that a loop does not change is read once, and there is no buffer), so it stays
-there if there is room.
-"""
+"""Operands of mma.sync that lie in shared memory, of which products read a fragment at a time."""
 from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value, blocks, listed

@@ -1,13 +1,4 @@
-"""When a launch may begin: behind the kernel ahead of it in the stream, or before that one has ended.
-
-The latter is programmatic dependent launch (PTX ISA, griddepcontrol): each role waits for the kernel ahead, and its
-writes, before its first op that touches global memory, or may.
-
-    producer                                          producer
-      %s = mul %x, 64                                   %s = mul %x, 64
-      tma_load %a, ..                       ->          launch_wait
-                                                        tma_load %a, ..
-"""
+"""When a launch may begin: behind the kernel ahead of it in the stream, or before that one has ended."""
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, listed

@@ -1,14 +1,4 @@
-"""Software pipelining of copies where one role does all: fills are moved `ahead` by as many iterations as they say.
-
-    for i in lo .. hi:                              if lo < hi: fill %a {i = lo}
-      fill %a {ahead=1}                             for i in lo .. hi:
-      %v = await %a                          ->       %v = await %a
-      use %v                                          use %v
-                                                      if i + 1 < hi: fill %a {i = i + 1}
-
-`prompt` fills stand behind the last op that reads the slot of the trip, which they fill again, not at the loop's end.
-What their addresses need is computed ahead with them, and carried from iteration to iteration.
-"""
+"""Software pipelining of copies where one role does all: fills are moved `ahead` by as many iterations as they say."""
 from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value, clone_op, const_of, inside, listed, reached, uses

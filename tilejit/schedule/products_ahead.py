@@ -1,14 +1,4 @@
-"""Products of the next iteration, issued before this one's result is used: a loop whose products start from zero.
-
-With the product (and what it needs) at stage 0 and everything else at stage 1, expanded in pairs (`rotate`), there are
-two sets of registers for the product, which are never copied:
-
-    P0 = A[0] @ B[0]                                            in flight
-    for i by 2, while i + 2 < n:
-        P1 = A[i+1] @ B[i+1];  wait for all but one;  s = s + P0 * scale[i]
-        P0 = A[i+2] @ B[i+2];  wait for all but one;  s = s + P1 * scale[i+1]
-    the last one or two
-"""
+"""Products of the next iteration, issued before this one's result is used: a loop whose products start from zero."""
 from __future__ import annotations
 
 from collections.abc import Sequence

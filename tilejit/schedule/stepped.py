@@ -1,14 +1,4 @@
-"""Addresses and 64-bit integers that a loop computes from its index go from trip to trip, a sum further each time.
-
-    for %i = %lo, %hi, 1 {                          %a = ptr_add %p, %lo * 4096
-      %a = ptr_add %p, %i * 4096           ->       for %i = %lo, %hi, 1, %a {
-      %x = load %a                                    %x = load %a
-    }                                                 yield ptr_add %a, 4096
-                                                    }
-
-Products of 64 bits take three instructions; a sum takes two. Integers of 32 bits, which may wrap around, stay as they
-are, and so do loops of so few trips that ptxas writes them out.
-"""
+"""Addresses and 64-bit integers that a loop computes from its index go from trip to trip, a sum further each time."""
 from __future__ import annotations
 
 from typing import Union

@@ -13,13 +13,14 @@ from tilejit.ir.types import Type, elem_of, fp64, int32, int64, shape_of, uint32
 
 @op("for", "lo hi step inits*",
     "num_stages? unroll? warp_specialize? flatten? split_masks? joined? pairs? ping_pong? pipelined? in_flight? dealt? "
-    "turns?",
+    "turns? in_step?",
     effects="control", traits="structural carries loop optional takes_pending", regions="for")
 def for_(o: Op) -> list[Type]:
     """A counted loop: region arguments are the induction variable, then the carried values; `yield` gives the next
-    ones; results are the last ones. A constant negative step counts down; any other step must be positive. Set by
-    scheduling: `joined` with the loop before, in `pairs` of iterations, `pipelined`, a round of products stays
-    `in_flight`, so many warpgroups in `ping_pong` within, or `dealt` to groups.
+    ones; results are the last ones. A constant negative step counts down; any other step must be positive. `in_step`:
+    programs that are ahead wait (`passes/in_step.py`). Set by scheduling: `joined` with the loop before, in `pairs` of
+    iterations, `pipelined`, a round of products stays `in_flight`, so many warpgroups in `ping_pong` within, or `dealt`
+    to groups.
     """
     return [v.type for v in o.operands[o.define.fixed:]]
 

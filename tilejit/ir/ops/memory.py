@@ -429,3 +429,26 @@ def stacked(o: Op) -> list[Type]:
 @stacked.meaning
 def _stacked(m: Any, o: Op, stack: np.ndarray) -> np.ndarray:
     return stack.reshape(prod(stack.shape[:2]), *stack.shape[2:]).copy()
+
+
+@op("steps", attrs="offset?", effects="control", layout="none")
+def steps(o: Op) -> list[Type]:
+    """Where a program notes its steps."""
+    return [int32]
+
+
+@steps.meaning
+def _steps(m: Any, o: Op) -> np.ndarray:
+    return np.zeros((), np.int32)
+
+
+@op("in_step", "steps at step end programs", "every ahead looks", effects="control", layout="none")
+def in_step(o: Op) -> None:
+    """Behind a step of a walk over numbers below `end`, `step` apart: after each `every` of them a program that is
+    `ahead` of the average of all waits, but no longer than for so many `looks`.
+    """
+
+
+@in_step.meaning
+def _in_step(m: Any, o: Op, *operands: np.ndarray) -> None:
+    pass
