@@ -223,8 +223,7 @@ def streamks() -> Iterator[Configuration]:
                 yield Configuration("streamk", f"{t}{' swap' * swap} parted {f} {label(e)}".strip(), (), parted)
     shared_out = (*epilogues(), *scaled_epilogues())
     added = [(f, {"accumulate": True}) for f in FORMATS]
-    by_k = [t for t in planning.BY_K if (t.depth(2) or 0) >= 4]
-    for t, swap in (*((t, t.swap) for t in SHARED), *product(by_k, (False, True))):
+    for t, swap in (*((t, t.swap) for t in SHARED), *product(planning.BY_K, (False, True))):
         shared = t.k_ctas == 1
         rows, columns = extents(t.m, t.n)
         m, n = (columns, rows) if swap else (rows, columns)

@@ -53,8 +53,7 @@ def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, mul
     group = FEW_ROWS if (m + n) * p.k_bytes <= IN_L2 else t.group(*t.computed(m, n), blocks)
     # Programs of one CTA take longer if a launch begins while another ends; a tile that is hidden is best staged whole.
     multiply(work, call._replace(a=ma, b=mb, problem=p), t, walk=whole(group, batches),
-             launch_pdl=t.ctas > 1 or t.alone,
-             **(dict(num_stages=t.depth(call.c.dtype.bytes)) if t.alone else dict(store_stages=1 if t.in_turn else 2)))
+             launch_pdl=t.ctas > 1 or t.alone, store_stages=None if t.alone else 1 if t.in_turn else 2)
     return work
 
 

@@ -100,7 +100,7 @@ def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None,
              step=_promoted(what, masked, a, mb, scale_a, scale_b) if blocks else (steps.accumulate, steps.SUMS),
              walk=(walks.groups, (At(2), groups, a.shape[1] if masked else None)),
              a=(loads.group_rows, (ma.descriptor(high, t.step(problem.size)),)),
-             last=stored(End(), mc.ragged(high, wide)), num_stages=t.depth(mc.dtype.bytes))
+             last=stored(End(), mc.ragged(high, wide)))
     return work
 
 

@@ -16,8 +16,6 @@ from tilejit.kernels.estimate import Table, estimate, rates
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import LEAST_BLOCKS, Way
 
-#: Blocks in shared memory at least, beside what CTAs exchange that divide K.
-_LEAST_SLOTS = 4
 _SHOWN = 12
 
 #: Tiles of one CTA or two; those of 4 warps are taken by two groups of consumers in turn. Odd widths fill last waves.
@@ -31,9 +29,9 @@ SMALL = (*(Way(64, n, 4) for n in (*range(16, 144, 16), 160, 192, 224, 256)),
          *(Way(128, n, 4) for n in range(16, 144, 16)),
          *(Way(128, n, 8) for n in (128, 144, 176, 208, 224)), *(Way(128, n, 4, 2, "N") for n in range(32, 288, 32)))
 LONG = tuple(Way(64, n, 4, k_bytes=256) for n in (16, 32, 48, 64, 80, 96, 112, 128))
-#: Tiles whose K the CTAs of a program divide.
+#: Tiles whose K the CTAs of a program divide, which leave room for four blocks beside what those exchange.
 BY_K = tuple(Way(m, n, 4, ctas, "K", k_bytes=k) for n in (16, 32, 64, 128) for m, k in ((128, 128), (64, 256))
-             for ctas in (2, 4, 8))
+             for ctas in (2, 4, 8) if n * k < 128 * 256)
 
 
 def turned(ways: Iterable[Way]) -> tuple[Way, ...]:
@@ -83,9 +81,8 @@ def _there(tiles: Table, hopper: bool, a_rows: bool, b_rows: bool, stores: bool,
     found = []
     for w in tiles.ways:
         beside, size = (not a_rows, ended_swapped) if w.swap else (b_rows, ended)
-        fits = w.k_ctas == 1 or (w.depth(2) or 0) >= _LEAST_SLOTS
         simple = w.ctas == 1 and not w.n & w.n - 1 and w.k_bytes <= 128 and not w.swap
-        fits = fits and (hopper or simple) and not (stores and w.beside)
+        fits = (hopper or simple) and not (stores and w.beside)
         if fits and (w.strip >= 32 or not beside) and (size is None or w.roomy(size, scaled)):
             found.append(w)
     return Table(tuple(found))

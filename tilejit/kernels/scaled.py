@@ -71,6 +71,5 @@ def _work(infos: tuple[Any, ...], config: Way | None, multiprocessors: int, knob
         shape = tilejit.cdiv(k, SCALE_BLOCK), m
         view = Matrix(scale_a, at=4).seen(shape, (across, 1), (1, high))
         view = view if view.descriptor is not None and view.descriptor.tma else None
-    multiply(work, call, t, step=promoted(m, 4, (down, across), 5, scale_b.strides, view),
-             num_stages=t.depth(call.c.dtype.bytes, (t.m + t.n) * SCALE_BLOCK + 4 * high) if view else None)
+    multiply(work, call, t, step=promoted(m, 4, (down, across), 5, scale_b.strides, view))
     return work

@@ -14,7 +14,7 @@ DEALT = 128
 _REGISTERS = 65536
 #: Blocks of K of a program at least: fewer cost more to hand over than to compute.
 LEAST_BLOCKS = 4
-_DEEPEST = 12
+_DEEPEST = 8
 #: Bytes of an operand that stay in L2 while the other one passes.
 _WALKED = 17 * 2 ** 20
 
@@ -142,19 +142,13 @@ class Way:
         return found
 
     def depth(self, out_bytes: int, block: int = 0) -> int | None:
-        """Blocks in shared memory; None: as many as there is room for, at most 8. More of small ones fit beside
-        staged results or parts, in at most 64 KiB. block: bytes of one, if not both operands'."""
-        whole, part, groups = self.m * self.n * out_bytes, staged_part(self.m, self.n), 2 if self.in_turn else 1
-        if block:
-            return min(_DEEPEST, (SHARED // self.together - groups * (part if self.parts else whole)) // block)
-        block = (self.m + self.n) * self.k_bytes
-        if self.together > 1:
-            return min(8, (SHARED // self.together - max(whole, part)) // block)
-        if self.parts or self.beside:
+        """Blocks in shared memory, where each of several programs has a share of that; None: as many as the compiler
+        finds room for. block: bytes of one, if not both operands'."""
+        if self.together == 1:
             return None
-        meeting = min(self.m * self.n * 4, 65536) + whole // self.ctas
-        deep = (SHARED - (meeting if self.ctas > 1 else groups * (whole + (part if self.stream else 0)))) // block
-        return min(_DEEPEST, deep) if deep > 8 or self.ctas > 1 else None
+        whole, part = self.m * self.n * out_bytes, staged_part(self.m, self.n)
+        staged = max(whole, part) if not block else part if self.parts else whole
+        return min(_DEEPEST, (SHARED // self.together - staged) // (block or (self.m + self.n) * self.k_bytes))
 
 
 def staged_part(rows: int, columns: int) -> int:
