@@ -1,18 +1,4 @@
-"""The textual form of tile IR: a printer and a parser that undo each other exactly.
-
-    #l0 = <layout text>                                   one line per distinct layout
-    kernel @add(%x: ptr<fp32> {divisible=16}, %n: int32) {num_warps=4} {   // add.py:3
-      %pid = program_id {axis=0} : int32   // add.py:5
-      %acc = for %0, %n, %1, %zero {num_stages=3} : fp32[64, #l0] {(%k: int32, %acc.1: fp32[64, #l0])
-        yield %acc.1
-      }
-      return
-    }
-
-Names are those of the user's variables, made unique by a `.1`, `.2` suffix; unnamed values are numbered in order. An
-attribute `type` that equals the only result's type is left out; so may `: types` be where IR is written by hand.
-`// file.py:12` behind an op is its location, other comments are skipped.
-"""
+"""The textual form of tile IR: a printer and a parser that undo each other exactly."""
 from __future__ import annotations
 
 import json

@@ -1,18 +1,4 @@
-"""Operators from one declaration each: what a call allocates, launches and checks, how torch knows it, its gradient.
-
-    @operator(out=lambda x: x)
-    def scaled(out, x: Array, factor: float = 2.0) -> None:
-        scale_kernel[...](x, out, factor, ...)
-
-    @gradient(scaled, "x")
-    @operator(dx=lambda grad: grad)
-    def scaled_gradient(dx, grad: Array, factor: float) -> None:
-        scale_kernel[...](grad, dx, factor, ...)
-
-`scaled(x, factor=2.0, *, out=None)` allocates `out` (as the rule says: like x) unless it is given, and returns it; for
-arrays of torch, numpy and ours. It is `torch.ops.tilejit.scaled` too: schema from the annotations, results for fake
-tensors from the rules, the gradient from the second declaration, whose arguments are found by name.
-"""
+"""Operators from one declaration each: what a call allocates, launches and checks, how torch knows it, its gradient."""
 from __future__ import annotations
 
 import inspect

@@ -1,20 +1,4 @@
-"""LinearLayout: one idea for every way a tile is spread over threads or memory.
-
-A tile with power-of-two sizes has element coordinates made of bits, and so has the place that holds an element
-(register, lane, warp; or an offset in shared memory). The coordinates depend on the place's bits *linearly over GF(2)*:
-they are the xor of one fixed vector (a *basis*) per set bit.
-
-Transposing permutes the entries of every basis; reshaping relabels bits; a broadcast is a zero basis (two places hold
-the same element); a reduction along a dimension zeroes that entry; a swizzle is a basis with bits in two dimensions;
-converting between layouts is `dst^-1 . src`, a matrix product. Direction is place -> element because several places may
-hold one element.
-
-Sizes may be odd multiples of a power of two (160 = 5 * 32 columns; 192 rows of three warpgroups). Their coordinates
-have the bits of the next power of two, and what lies beyond the size does not exist. The last register bits alone
-choose among the 5, so a thread has fewer registers (5/8); or warps alone: there are 12 of 16.
-
-Source: 'Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2', arXiv 2505.23819.
-"""
+"""LinearLayout: one idea for every way a tile is spread over threads or memory."""
 from __future__ import annotations
 
 import ast

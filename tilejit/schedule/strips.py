@@ -1,15 +1,4 @@
-"""Strip-mining of wide rows: a row that lies in shared memory is worked on strip by strip, once for each reduction.
-
-    %x = local_load %row, %n : bf16[16384]      %v7 = cast (local_load (strip %row, 7), %n - 7 * 2048) : fp32[2048]
-    %v = cast %x                                %a = for %i = 0, 7 {(%i, %a0 = %v7)
-    %m = reduce %v                     ->         %vi = cast (local_load (strip %row, %i))
-    %s = sub %v, splat %m                         yield maximum %a0, %vi }
-    store %p, %s, cmp %i, %n                    %m = reduce %a
-                                                for %i = 0, 7 {.. store %pi, %si };  store %p7, %s7, cmp %i7, %n
-
-A thread holds a strip at a time, whatever the row's width. Reductions of which none needs another one share a pass.
-Sums of a thread's elements are by position in the strip, strip after strip.
-"""
+"""Strip-mining of wide rows: a row that lies in shared memory is worked on strip by strip, once for each reduction."""
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Function, Op, Value, blocks, clone_op, listed, needed, reached, whole
