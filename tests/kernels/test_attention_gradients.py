@@ -17,7 +17,7 @@ from tilejit.kernels.attention.backward import gradients
 from tilejit.kernels.attention.backward_kernel import key_kernel, pieces, query_kernel
 from tilejit.kernels.attention.cases import Case, Extras
 from tilejit.kernels.attention.forward import forward
-from tilejit.kernels.attention.scores import Band, Options
+from tilejit.kernels.attention.scores import Band, Options, Rows
 from tilejit.testing import rel_error
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
@@ -82,6 +82,48 @@ def test_tanh_in_one_instruction(target: str) -> None:
     agree((1, 70, 70, 1, 1, 64, 64), target, softcap=20.0, exact=False)
 
 
+@pytest.mark.parametrize("way", ["any order", "equal bits"])
+def test_sums_of_many_queries_have_a_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Elsewhere the last program of a head gives its gradients of queries."""
+    launched, kernel = [], backward.sum_kernel
+
+    class Recorded:
+        def __getitem__(self, grid: Any) -> Any:
+            launched.append(grid)
+            return kernel[grid]
+
+    monkeypatch.setattr(backward, "sum_kernel", Recorded())
+    sizes = (1, 300, 200, 4, 2, 64, 40)
+    agree(sizes, right=0, **WAYS[way])
+    assert not launched
+    monkeypatch.setattr(backward, "LAST", 2 * 300 * 64 * 4 - 1)
+    agree(sizes, right=0, of_lse=True, **WAYS[way])
+    assert launched == [(3, 4, 1)]
+
+
+@pytest.mark.remarks("spills", "stack", reason="behind the loop two registers are in memory while shares are added up")
+@pytest.mark.parametrize("way", ["any order", "equal bits"])
+@pytest.mark.parametrize("sizes, chip, target", [
+    ((2, 200, 256, 2, 2, 64, 64), 6, "evaluator"), ((1, 300, 128, 2, 1, 128, 128), 132, "evaluator"),
+    ((1, 200, 128, 1, 1, 128, 128), 132, "emulator"), ((1, 270, 128, 1, 1, 64, 64), 132, "emulator")])
+def test_shares_of_blocks(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], chip: int, target: str,
+                          way: str) -> None:
+    """The last programs' queries, of which some have none, are divided; as many as multiprocessors have whole blocks."""
+    launched, kernel = [], backward.key_kernel
+
+    class Recorded:
+        def __getitem__(self, grid: Any) -> Any:
+            launched.append(grid)
+            return kernel[grid]
+
+    monkeypatch.setattr(backward, "LAST", 0)
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda device=None: chip)
+    monkeypatch.setattr(backward, "key_kernel", Recorded())
+    agree(sizes, target, **WAYS[way])
+    programs = sizes[0] * sizes[2] // 128 * sizes[4]
+    assert launched == [(programs + 2 * (programs % chip), 1, 1)]
+
+
 def test_several_blocks_in_the_emulator() -> None:
     """Loops in two stages, of which the masked one and the other are one pipeline."""
     agree((1, 330, 200, 1, 1, 64, 64), "emulator", right=0)
@@ -93,9 +135,10 @@ def shapes(d: int, queries: int, keys: int) -> list[str]:
 
 def of_keys(d: int, causal: bool, bm: int, added: bool = False, sums: tuple = ("*fp32:16", None), group: int = 1) -> Any:
     stats = f"desc<bf16[1x{bm}x16]>" if added else f"desc<fp32[1x1x{bm}]>"
-    return key_kernel.compile(*shapes(d, bm, 128), stats, *sums, None, *[f"desc<bf16[1x128x1x{d}]>"] * 2, "int32:16",
-                              "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=group,
-                              TAIL=causal, SPLIT=1, BM=bm, BN=128, D=d, DV=d, ADDED=added, num_warps=8,
+    to = None if sums[0] is None else Rows("*bf16:16", "int32:16", "int32:16", "int32:16", "int32:16")
+    return key_kernel.compile(*shapes(d, bm, 128), stats, *sums, None, *[f"desc<bf16[1x128x1x{d}]>"] * 2, to,
+                              to and "*int32:16", None, "int32:16", "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=group,
+                              TAIL=causal, SPLIT=1, BM=bm, BN=128, D=d, DV=d, ADDED=added, AT_ONCE=4 if sums[1] is None else 2, num_warps=8,
                               num_stages=2 if bm == 128 else None)
 
 
@@ -144,7 +187,7 @@ def test_wide_heads_have_a_second_slot_for_what_is_read_again(causal: bool) -> N
 def test_keys_and_values_of_wide_heads_apart(of_keys: bool, group: int, causal: bool) -> None:
     """All of a thread's registers but a few, and no spills (the fixture sees to that)."""
     to = ["desc<bf16[1x128x1x256]>", None]
-    k = key_kernel.compile(*shapes(256, 64, 128), "desc<fp32[1x1x64]>", None, None, None, *(to if of_keys else to[::-1]), "int32:16",
+    k = key_kernel.compile(*shapes(256, 64, 128), "desc<fp32[1x1x64]>", None, None, None, *(to if of_keys else to[::-1]), None, None, None, "int32:16",
                            "int32:16", "fp32", "fp32", "int32:16", Options(Band(right=0 if causal else None)), GROUP=group,
                            TAIL=causal, SPLIT=1, BM=64, BN=128, D=256, DV=256, num_warps=8, products_ahead=True)
     first, second = ("scores, weight_grad", "dk") if of_keys else ("scores", "dv")

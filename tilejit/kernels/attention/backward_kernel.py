@@ -1,6 +1,8 @@
 """The kernels of attention's gradient: what a row needs, keys and values (and queries, by additions in L2), queries."""
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operands import WRAP
@@ -19,6 +21,20 @@ from tilejit.kernels.attention.scores import (
 from tilejit.language.extra.libdevice import float2int_rn
 
 _LOG2E, _WRAP = tl.constexpr(LOG2E), tl.constexpr(WRAP)
+#: Blocks of keys that may be in shares.
+SHARED = 128
+_SHARED = tl.constexpr(SHARED)
+
+
+class Shares(NamedTuple):
+    """Programs from `whole` on have blocks of keys in COUNT shares each, by their queries. `arrived` [blocks] counts
+    shares that have ended, what they give is in `sums` [blocks, COUNT, 2, BN * D], of which the last one takes the
+    total."""
+
+    whole: Any
+    arrived: Any
+    sums: Any
+    COUNT: Any
 
 
 @tilejit.kernel
@@ -31,28 +47,33 @@ def padded_row(at, queries, sequences, BM: tl.constexpr):
 
 
 @tilejit.kernel
+def held(x, BM: tl.constexpr, D: tl.constexpr):
+    """[BM, D] in the order of two warpgroups' fragments (PTX ISA, wgmma.mma_async, D): 16 contiguous bytes a thread."""
+    return x.reshape([BM // 64, 4, 2, 8, 128 // BM, D * BM // 1024, 4, 2]).permute(5, 0, 4, 1, 3, 6, 2, 7).reshape(
+        [BM * D])
+
+
+@tilejit.kernel
 def add_held(sums, units, x, block, BM: tl.constexpr, D: tl.constexpr):
-    """Add [BM, D], 64 or 128 rows, to a block of sums in the order of two warpgroups' fragments (PTX ISA,
-    wgmma.mma_async, D): 16 contiguous bytes a thread, nothing through shared memory. units: what rows are multiplied
-    by to become integers, whose sums are equal in any order; of those a warp adds 128 contiguous bytes at once."""
+    """Add [BM, D], 64 or 128 rows, to a block of sums as `held`, nothing through shared memory. units: what rows are
+    multiplied by to become integers, whose sums are equal in any order; of those a warp adds 128 contiguous bytes at
+    once."""
     if units is not None:
         x = float2int_rn(x * tl.load(units + block * BM + tl.arange(0, BM))[:, None])
-    x = x.reshape([BM // 64, 4, 2, 8, 128 // BM, D * BM // 1024, 4, 2])
-    if units is None:
-        x = x.permute(5, 0, 4, 1, 3, 6, 2, 7)
+        x = x.reshape([BM // 64, 4, 2, 8, 128 // BM, D * BM // 1024, 4, 2]).permute(5, 2, 7, 0, 4, 1, 3, 6)
     else:
-        x = x.permute(5, 2, 7, 0, 4, 1, 3, 6)
+        x = held(x, BM, D)
     to = sums + block.to(tl.int64) * (BM * D) + tl.arange(0, BM * D)
     tl.atomic_add(to, x.reshape([BM * D]), sem="relaxed")
 
 
 @tilejit.kernel
-def by_rows(x, BM: tl.constexpr, D: tl.constexpr):
+def by_rows(x, N: tl.constexpr, BM: tl.constexpr, D: tl.constexpr):
     if x.dtype == tl.float32:
-        x = x.reshape([D * BM // 1024, BM // 64, 128 // BM, 4, 8, 4, 2, 2]).permute(1, 3, 6, 4, 2, 0, 5, 7)
+        x = x.reshape([N, D * BM // 1024, BM // 64, 128 // BM, 4, 8, 4, 2, 2]).permute(0, 2, 4, 7, 5, 3, 1, 6, 8)
     else:
-        x = x.reshape([D * BM // 1024, 2, 2, BM // 64, 128 // BM, 4, 8, 4]).permute(3, 5, 1, 6, 4, 0, 7, 2)
-    return x.reshape([BM, D])
+        x = x.reshape([N, D * BM // 1024, 2, 2, BM // 64, 128 // BM, 4, 8, 4]).permute(0, 4, 6, 2, 7, 5, 1, 8, 3)
+    return x.reshape([N * BM, D])
 
 
 @tilejit.kernel
@@ -98,15 +119,15 @@ def greatest(x):
 
 
 @tilejit.kernel
-def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, sinks, sink_parts, queries, keys, heads,
-               rows, factor, dropout, sequences, GROUP: tl.constexpr, SPANS: tl.constexpr, BM: tl.constexpr,
-               DV: tl.constexpr, D: tl.constexpr, ADDED: tl.constexpr):
+def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, done, arrived, sinks, sink_parts,
+               queries, keys, heads, rows, factor, dropout, sequences, GROUP: tl.constexpr, SPANS: tl.constexpr,
+               BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr, ADDED: tl.constexpr):
     """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and behind a
     sequence); and sums of out * grad, less the gradient of lse. ADDED: what products' sums begin with instead, in
     `pieces` [heads, rows, 16]: the others' negatives, and logarithms over -factor. sums [rows / BM, heads, BM * D] is
-    cleared, if given. units [rows / BM, heads, BM]: as `add_held` takes them, so that sums are within 2^30; NaN
-    where the gradient is. bounds: see `bound_kernel`; dropout: what it multiplies by. sink_parts [programs, heads]:
-    what the rows of a program say of the sinks' gradient."""
+    cleared, if given, and so are done and arrived. units [rows / BM, heads, BM]: as `add_held` takes them, so that sums
+    are within 2^30; NaN where the gradient is. bounds: see `bound_kernel`; dropout: what it multiplies by. sink_parts
+    [programs, heads]: what the rows of a program say of the sinks' gradient."""
     batch, head = tl.program_id(2), tl.program_id(1)
     begin = tl.program_id(0) * BM
     at = place(batch, head, heads, queries, keys, sequences)
@@ -129,6 +150,10 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, s
         program = batch * tl.num_programs(0) + tl.program_id(0)
         tl.store(sink_parts + program * heads + head, -tl.sum(weight * delta, 0))
     to = padded_row(at, queries, sequences, BM) + index
+    if arrived is not None and tl.program_id(0) + head + batch == 0:
+        tl.store(arrived + tl.arange(0, _SHARED), tl.zeros([_SHARED], tl.int32))
+    if done is not None and tl.program_id(0) == 0 and head % GROUP == 0:
+        tl.store(done + batch * (heads // GROUP) + head // GROUP, 0)
     if ADDED:
         inside = begin < at.queries + index[:, None] * 0
         line = stats + (head.to(tl.int64) * rows + to)[:, None] * 16 + tl.arange(0, 16)[None, :]
@@ -251,17 +276,58 @@ def give_keys(desc, x, n, head, at, opts):
 
 
 @tilejit.kernel
-def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_desc, dv_desc, queries, keys, factor,
-               scale, heads, opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, BM: tl.constexpr,
-               BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, ADDED: tl.constexpr = False):
+def give_queries(to, sums, units, lost, begin, queries, scale, head, at, sequences, N: tl.constexpr,
+                 BM: tl.constexpr, D: tl.constexpr):
+    """Sums of N blocks of BM queries from `begin` on, times the scale, as gradients of queries (`to`: Rows, of which
+    pages are batches)."""
+    first = (padded_row(at, queries, sequences, BM) + begin) // BM
+    index, columns = begin + tl.arange(0, N * BM), tl.arange(0, D)
+    block = (first + tl.arange(0, N)) * at.heads + head
+    there = begin + tl.arange(0, N) * BM < at.queries
+    x = tl.load((sums + block.to(tl.int64) * (BM * D))[:, None] + tl.arange(0, BM * D)[None, :], there[:, None])
+    x = by_rows(x, N, BM, D)
+    if units is not None:
+        unit = tl.load((units + block * BM)[:, None] + tl.arange(0, BM)[None, :], there[:, None], other=1.0)
+        scale = scale / unit.reshape([N * BM])[:, None]
+        if lost is not None:
+            scale = tl.where(tl.load(lost) == 0, scale, float("nan"))
+    inside = (index < at.queries)[:, None] & (columns < to.d)[None, :]
+    row = (at.first_query + index).to(tl.int64) * to.row + head * to.head
+    if sequences.queries is None:
+        row = row + at.batch.to(tl.int64) * to.page
+    tl.store(to.pointer + row[:, None] + columns[None, :], (x * scale).to(to.pointer.dtype.element_ty), inside)
+
+
+@tilejit.kernel
+def total(sums, COUNT: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+    """What shares have stored, always in the same order."""
+    x = tl.load(sums + tl.arange(0, BN * D))
+    for i in tl.range(1, COUNT):
+        tl.debug_barrier()  # a thread has registers for one share more
+        x += tl.load(sums + i * (2 * BN * D) + tl.arange(0, BN * D))
+    return by_rows(x, 1, BN, D)
+
+
+@tilejit.kernel
+def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_desc, dv_desc, to, done, shares, queries,
+               keys, factor, scale, heads, opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
+               BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, ADDED: tl.constexpr = False,
+               AT_ONCE: tl.constexpr = 1):
     """Gradients of BN keys and values of one head (dk_desc or dv_desc is None: of the others only); those of queries,
     without their scale, are added to `sums` if it is given (fp32, or int32 with `units`: [rows / BM, heads] blocks as
     `add_held` orders them). stats: what `row_kernel` makes, in blocks of BM rows. SPLIT: 0 every block is masked; 1 the
     last ones are not; 2 those in the middle are not. lost [batches, kv heads], if given: counts programs whose scores'
-    gradients are not finite, as in fp16 they may not be, which integers do not show. Programs (blocks of keys, kv
-    heads, batches)."""
-    n = tl.program_id(0) * BN
-    kv_head, batch = tl.program_id(1), tl.program_id(2)
+    gradients are not finite, as in fp16 they may not be, which integers do not show. done [batches, kv heads], if
+    given: counts programs, of which the last one gives the gradients of queries, AT_ONCE blocks at a time. Programs
+    (blocks of keys, kv heads, batches), in one row with `shares`."""
+    steps, kv_heads, share = tl.cdiv(keys, BN), heads // GROUP, -1
+    n, kv_head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if shares is not None:
+        over = n - shares.whole
+        if over >= 0:
+            n, share = shares.whole + over // shares.COUNT, over % shares.COUNT
+        kv_head, batch = n // steps % kv_heads, n // (steps * kv_heads)
+    n = n % steps * BN
     at = place(batch, kv_head * GROUP, heads, queries, keys, opts.sequences)
     prefix = 0
     if opts.band.prefix is not None:
@@ -277,6 +343,11 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
     begin, part = queries_of(n, at, opts.band, prefix)
     whole, end = queries_of(tl.minimum(n + BN, at.keys) - 1, at, opts.band, prefix)
     begin = begin // BM * BM
+    if shares is not None:
+        each = tl.cdiv(end - begin, shares.COUNT * BM) * BM
+        if share >= 0:
+            begin += share * each
+            end = tl.minimum(end, begin + each)
     key = (n + tl.arange(0, BN))[:, None]
     whole = tl.where(n + BN <= at.keys, tl.maximum(begin, tl.minimum(tl.cdiv(whole, BM) * BM, end)), end)
     part = tl.maximum(whole, tl.minimum(part // BM * BM, end))
@@ -302,14 +373,35 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
                 head, at, opts, ADDED, BM, D, DV, True)
     if sums is not None:
         add_held(sums, units, tl.dot(last.T, k), block, BM, D)
-    if dk_desc is not None:
-        if lost is not None:
-            nothing = tl.sum(tl.sum(dk * 0.0, 1), 0)
-            if nothing != nothing:
-                tl.atomic_add(lost + batch * tl.num_programs(1) + kv_head, 1, sem="relaxed")
-        give_keys(dk_desc, dk * scale, n, kv_head, at, opts)
-    if dv_desc is not None:
-        give_keys(dv_desc, dv, n, kv_head, at, opts)
+    if dk_desc is not None and lost is not None:
+        nothing = tl.sum(tl.sum(dk * 0.0, 1), 0)
+        if nothing != nothing:
+            tl.atomic_add(lost + batch * kv_heads + kv_head, 1, sem="relaxed")
+    gives = True
+    if shares is not None:
+        if share >= 0:
+            block = over // shares.COUNT
+            of_all = shares.sums + block.to(tl.int64) * (shares.COUNT * 2 * BN * D)
+            mine = of_all + share * (2 * BN * D) + tl.arange(0, BN * D)
+            tl.store(mine, held(dk, BN, D))
+            tl.store(mine + BN * D, held(dv, BN, D))
+            gives = tl.atomic_add(shares.arrived + block, 1, sem="acq_rel") == shares.COUNT - 1
+            if gives:
+                dk, dv = total(of_all, shares.COUNT, BN, D), total(of_all + BN * D, shares.COUNT, BN, D)
+    if gives:
+        if dk_desc is not None:
+            give_keys(dk_desc, dk * scale, n, kv_head, at, opts)
+        if dv_desc is not None:
+            give_keys(dv_desc, dv, n, kv_head, at, opts)
+    if done is not None:
+        before = tl.atomic_add(done + batch * kv_heads + kv_head, 1, sem="acq_rel")
+        if before == steps - 1:
+            if lost is not None:
+                lost += batch * kv_heads + kv_head
+            for g in tl.range(0, GROUP):
+                at = place(batch, kv_head * GROUP + g, heads, queries, keys, opts.sequences)
+                for m in tl.range(0, at.queries, AT_ONCE * BM):
+                    give_queries(to, sums, units, lost, m, queries, scale, at.head, at, opts.sequences, AT_ONCE, BM, D)
 
 
 @tilejit.kernel
@@ -380,25 +472,13 @@ def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, key
 
 
 @tilejit.kernel
-def sum_kernel(sums, units, lost, dq, queries, keys, scale, heads, batch_stride, row_stride, head_stride, sequences, d,
-               GROUP: tl.constexpr, BM: tl.constexpr, D: tl.constexpr):
+def sum_kernel(to, sums, units, lost, queries, keys, scale, heads, sequences, GROUP: tl.constexpr, BM: tl.constexpr,
+               D: tl.constexpr):
     """sums [padded rows / BM, heads] of blocks that `add_held` adds to, times the scale, as gradients of queries.
     Programs (blocks of BM queries, heads, batches)."""
-    begin = tl.program_id(0) * BM
-    head, batch = tl.program_id(1), tl.program_id(2)
+    begin, head, batch = tl.program_id(0) * BM, tl.program_id(1), tl.program_id(2)
     at = place(batch, head, heads, queries, keys, sequences)
-    block = (padded_row(at, queries, sequences, BM) + begin) // BM
-    block = block * heads + head
-    start = sums + block.to(tl.int64) * (BM * D)
+    if lost is not None:
+        lost += batch * (heads // GROUP) + head // GROUP
     if begin < at.queries:
-        x = by_rows(tl.load(start + tl.arange(0, BM * D)), BM, D)
-        if units is not None:
-            scale = scale / tl.load(units + block * BM + tl.arange(0, BM))[:, None]
-            if lost is not None:
-                scale = tl.where(tl.load(lost + batch * (heads // GROUP) + head // GROUP) == 0, scale, float("nan"))
-        index, columns = begin + tl.arange(0, BM), tl.arange(0, D)
-        inside = (index < at.queries)[:, None] & (columns < d)[None, :]
-        to = (at.first_query + index).to(tl.int64) * row_stride + head * head_stride
-        if sequences.queries is None:
-            to = to + batch.to(tl.int64) * batch_stride
-        tl.store(dq + to[:, None] + columns[None, :], (x * scale).to(dq.dtype.element_ty), inside)
+        give_queries(to, sums, units, lost, begin, queries, scale, head, at, sequences, 1, BM, D)
