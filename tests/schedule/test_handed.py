@@ -27,19 +27,26 @@ def behind(a_desc, w_desc, out_desc, n, LOOPS: tl.constexpr, TURNED: tl.constexp
     rest = tl.zeros([64, 64], tl.float32)
     last = tl.zeros([64, 64], tl.bfloat16)
     before = tl.zeros([64, 64], tl.bfloat16)
+    half = tl.zeros([64, 64], tl.bfloat16)
     for _ in tl.range(LOOPS):
         for i in range(n):
             x = a_desc.load([i * 64, 0])
             e = tl.exp2(tl.dot(x, w.T)).to(tl.bfloat16)
             read = before if HOW == "far" else last
             total = tl.dot(read.T if TURNED else read, w, total)
+            if HOW == "two":
+                rest = tl.dot(half.T, w, rest)
             if HOW == "summed":
                 rest += last
             before = last
             if HOW != "some" or i % 2 == 0:
                 last = e
+            if HOW == "two":
+                half = (e * 0.5).to(tl.bfloat16)
     if HOW != "lost":
         total = tl.dot(last.T if TURNED else last, w, total)
+    if HOW == "two":
+        rest = tl.dot(half.T, w, rest)
     if HOW == "far":
         total = tl.dot(before.T if TURNED else before, w, total)
     out_desc.store([0, 0], total + rest)
@@ -63,7 +70,8 @@ def test_what_else_becomes_of_it_keeps_it_in_registers(turned: bool, how: str) -
 
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
-@pytest.mark.parametrize("loops, turned, how", [(1, True, ""), (2, False, ""), (1, True, "far"), (1, True, "some")])
+@pytest.mark.parametrize("loops, turned, how", [(1, True, ""), (2, False, ""), (1, True, "far"), (1, True, "some"),
+                                                (2, True, "two")])
 def test_the_same_numbers(target: str, loops: int, turned: bool, how: str) -> None:
     rng = np.random.default_rng(3)
     a, w = ((rng.standard_normal(s, np.float32) / 8).astype(BF16) for s in ((192, 64), (64, 64)))
@@ -73,7 +81,7 @@ def test_the_same_numbers(target: str, loops: int, turned: bool, how: str) -> No
     for i, x in enumerate([*a.reshape(3, 64, 64)] * loops):
         if how != "some" or i % 2 == 0 or last is None:
             last = np.exp2(x.astype(np.float64) @ v.T).astype(BF16).astype(np.float64)
-        want += (last.T if turned else last) @ v
+        want += (last.T if turned else last) @ v * (1.5 if how == "two" else 1)
     with tilejit.knobs(target=target):
         if target == "emulator":
             assert tilejit.check(behind, (1,), *descs, 3, LOOPS=loops, TURNED=turned, HOW=how, num_warps=8).ok

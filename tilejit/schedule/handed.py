@@ -19,12 +19,12 @@ SLOTS = 2
 
 @dataclass(eq=False)
 class Handed:
-    """What loops carry by `edges`, what makes it, and the products that read it as operand `index`, permuted by
+    """What loops carry (`edges`: its result), what makes it, and the products that read it as operand `index`, permuted by
     `order`; the views of its buffer that are written and read."""
 
     index: int
     order: tuple[int, ...]
-    edges: dict[Op, int] = field(default_factory=dict)
+    edges: dict[Op, Value] = field(default_factory=dict)
     makers: list[Value] = field(default_factory=list)
     readers: list[Op] = field(default_factory=list)
     buffer: list[Value] = field(default_factory=list)
@@ -56,7 +56,7 @@ def _handed(v: Value, new: Handed, table: Uses) -> list[Handed]:
             new.makers.append(x)
             continue
         loop, way = edge
-        if loop.name != "for" or new.edges.setdefault(loop, way.index) != way.index:
+        if loop.name != "for" or new.edges.setdefault(loop, way.result) is not way.result:
             return []
         names = {*way.sources, *way.args, way.result}
         for user, i in table.get(x, ()):
@@ -116,8 +116,8 @@ def _view(handed: Handed, views: list[Op], t: Tile, b: Builder, c: Context) -> V
 
 def take_turns(handed: Handed, c: Context) -> None:
     """Put in the waits and arrivals of both sides, and have loops carry slots instead of the tile."""
-    for loop, index in handed.edges.items():
-        keep_edges(loop, [i for i in range(len(loop.results)) if i != index])
+    for loop, result in handed.edges.items():
+        keep_edges(loop, [i for i in range(len(loop.results)) if i != result.index])
     name = handed.buffer[0].name
     full, empty = (barriers(c.top, f"{name}.{end}", SLOTS, c.fn.attrs["num_warps"]) for end in ("full", "empty"))
 
