@@ -19,8 +19,8 @@ SLOTS = 2
 
 @dataclass(eq=False)
 class Handed:
-    """What loops carry (`edges`: its result), what makes it, and the products that read it as operand `index`, permuted by
-    `order`; the views of its buffer that are written and read."""
+    """What loops carry (`edges`: its results), what makes it, and the products that read it as operand `index`,
+    permuted by `order`; the views of its buffer that are written and read."""
 
     index: int
     order: tuple[int, ...]
