@@ -1,10 +1,4 @@
-"""The oracle: runs a tile IR function in numpy, program by program, and so defines what a kernel means.
-
-The meaning of an op is a function `(machine, op, *values) -> value | sequence of values`, registered by
-`OpDef.meaning`. Values are numpy arrays of the op's shape (0-d for scalars) in the dtypes of `numeric.py`; a `Pending`
-value is the tile itself. Pointers are int64 arrays that encode (buffer, byte offset): each argument array owns a window
-of 2**40 addresses, and every access is checked against its bounds.
-"""
+"""The oracle: runs a tile IR function in numpy, program by program, and so defines what a kernel means."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,15 +1,4 @@
-"""Operands of products on their way from registers through shared memory.
-
-    for ... {                          %v = view %buffer, 0
-      %p = dot %a, ..                  role_sync
-    }                           ->     local_store %v, %a
-                                       fence_async
-                                       role_sync
-                                       for ... {
-                                         %p = dot_async %v, ..
-
-One that a loop does not change is written once, before the loop; other products of it, there and in loops, find it.
-"""
+"""Operands of products on their way from registers through shared memory."""
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, enclosing

@@ -1,10 +1,4 @@
-"""How Hopper's tensor cores add, bit for bit as recorded (tests/conformance).
-
-All products of an instruction's K and the accumulator are aligned to the largest exponent (a product's: its factors'
-sum); each is cut below `fraction` bits of it, the rest is summed exactly. Sums are cut to float32, or rounded to
-float16. fp8 products keep 13 bits and their sums 14, all others 25. A zero sum is +0; NaNs are canonical. Method:
-Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science, 2021.
-"""
+"""How Hopper's tensor cores add, bit for bit as recorded (tests/conformance)."""
 from __future__ import annotations
 
 import math

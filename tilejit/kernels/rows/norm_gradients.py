@@ -11,7 +11,7 @@ from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.columns import sum_columns, sum_parts, sums_like
 from tilejit.kernels.rows.matrices import Matrix, matrix, result, same
 from tilejit.kernels.rows.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm, weight_at, weights
-from tilejit.kernels.rows.tiles import put, row_sum, wide, wide_type
+from tilejit.kernels.rows.tiles import keep_step, put, row_sum, wide, wide_type
 
 #: Elements of rows that a multiprocessor has at a time, the most CTAs of a row, elements of a program at least, slots
 #: of rings, and of a program that has its multiprocessor alone and sums rows twice.
@@ -28,13 +28,14 @@ SHARED, REGISTERS, LEAST_REGISTERS = 227 << 10, 65536, (128, 160)
 
 @tilejit.kernel
 def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch, grad_pitch, more_pitch, out_pitch,
-                         eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
+                         eps, offset, per, steps, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
                          ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, EVERY: tl.constexpr):
     """A persistent walk: ROWS rows at a time, then those that lie as many programs on. With h the normalised row and g
     = grad * weight a row's gradient is (g - mean(g) - h mean(g h)) / deviation, where only CENTRED rows lose mean(g);
     plus `more`. Sums of grad * h and of grad go to dw and db [programs, columns], or if there are several heads, each
     of a program's ROWS rows always of the same one, to [programs * ROWS, columns]. Means and deviations are found
     again: to load those of the forward pass takes longer than a row (H100, 65536 columns: 0.81 of a copy, 0.91).
+    EVERY: see `keep_step`; 0: no program waits.
 
     Sums along a row that need not one another stand side by side, so that threads and CTAs meet once for both.
     """
@@ -51,7 +52,8 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
     dw_sum = tl.zeros((BLOCK,) if ROWS == 1 else (ROWS, BLOCK), wide_type(x))
     db_sum = tl.zeros((BLOCK,) if ROWS == 1 else (ROWS, BLOCK), wide_type(x))
     step = tl.num_programs(0) * ROWS
-    for start in tl.range(first, n, step, num_stages=STAGES, in_step=EVERY):
+    done = base = 0
+    for start in tl.range(first, n, step, num_stages=STAGES):
         if ROWS == 1:
             row = start.to(tl.int64)
         else:
@@ -78,6 +80,10 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
         if more is not None:
             d += tl.load(more + row * more_pitch + cols, inside, other=0.0).to(d.dtype)
         put(out + row * out_pitch + cols, d, inside)
+        if EVERY:
+            done += 1
+            if start + tl.where(done == 1, EVERY * step, step) < n:
+                base = keep_step(steps, base, done, EVERY)
     part = mine.to(tl.int64) if HEADS > 1 else tl.program_id(0).to(tl.int64)
     if dw is not None:
         if HEADS == 1 and ROWS > 1:
@@ -194,7 +200,9 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
         held = rows if heads > 1 else 1
         parts = [None if out is None else sums_like(m.array, (programs * held, m.columns)) for out in (dw, db)]
         norm_gradient_kernel[(programs,)](m.array, weight, g.array, p.array, o.array, *parts, m.n, m.columns, *pitches,
-                                          float(eps), offset or None, m.columns, **constants, **options)
+                                          float(eps), offset or None, m.columns,
+                                          tilejit.empty_like(m.array, (4,), tl.int32) if options["EVERY"] else None,
+                                          **constants, **options)
         if sums := [(part, out) for part, out in zip(parts, (dw, db)) if out is not None]:
             sum_parts(sums, programs * held // heads, heads * m.columns)
         return
