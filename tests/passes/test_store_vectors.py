@@ -146,3 +146,21 @@ def test_copies_of_whole_sectors(m, k, warps):
         at = op.operands[0].tile.layout.table()[0, :, 0]
         address = (at[:, fast] + at[:, slow] * op.result.tile.shape[fast]) * size
         assert op.attrs["vec"] * size == 16 and len({*(address // 32).tolist()}) == 16, "two lanes a sector"
+
+
+@tilejit.kernel
+def both_sums(a_desc, b_desc, sums, out):
+    """Fragments of two warpgroups: as integers in an order in which a warp adds 128 contiguous bytes, and as they are
+    in one of 16 contiguous bytes a thread."""
+    z = tl.dot(a_desc.load([0, 0]), b_desc.load([0, 0]).T)
+    parts = z.reshape([1, 4, 2, 8, 2, 4, 4, 2])
+    at = tl.arange(0, 4096)
+    tl.atomic_add(sums + at, parts.to(tl.int32).permute(5, 2, 7, 0, 4, 1, 3, 6).reshape([4096]), sem="relaxed")
+    tl.store(out + at, parts.permute(5, 0, 4, 1, 3, 6, 2, 7).reshape([4096]))
+
+
+def test_additions_keep_an_order_that_suits_them():
+    """Whatever others of their shape take: integers are added one by one."""
+    desc = "desc<bf16[64x64]>"
+    made = both_sums.compile(desc, desc, "*int32", "*fp32", num_warps=8)
+    assert "convert" not in made.report() and "st.global.v4" in made.ptx

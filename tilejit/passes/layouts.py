@@ -80,7 +80,10 @@ class Assignment:
                 continue
             near = self.chosen.get(op.operands[1]) if op.name == "store" else \
                 self.chosen.get(op.results[0]) if op.name == "load" and self.ctas > 1 else None
-            self.set(op.operands[0], self.coalesced(op, near))
+            layout = self.coalesced(op, near)
+            if op.name == "atomic_rmw" and self.coalesced(op, None, True) == self.chosen.get(op.operands[1]):
+                layout = self.chosen[op.operands[1]]  # whatever is best for others of its shape
+            self.set(op.operands[0], layout)
             self.spread()
         for op in self.ops:
             if op.define.layout != "block":
@@ -139,9 +142,9 @@ class Assignment:
         except ValueError as e:
             raise _no_layout(t, e, v.op) from None
 
-    def coalesced(self, access: Op, near: LinearLayout | None) -> LinearLayout:
+    def coalesced(self, access: Op, near: LinearLayout | None, alone: bool = False) -> LinearLayout:
         try:
-            return self.accesses.coalesced(access, near, access in self.copied)
+            return self.accesses.coalesced(access, near, alone or access in self.copied)
         except ValueError as e:
             raise _no_layout(access.operands[0].tile, e, access) from None
 
