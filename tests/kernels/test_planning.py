@@ -62,7 +62,7 @@ def test_terms_of_a_calibrated_chip():
     """Lines beyond a matrix's end cost those tiles that have them, waiting costs CTAs that wait, and memory hides."""
     p, wide = problem(200, 4096, 4096), problem(256, 4096, 4096)
     alone, pair = Way(128, 128, 4), Way(256, 128, 8, 2)
-    outside, waiting, hidden = (replace(CHIP, **x) for x in ({"outside": 4.0}, {"pair": 50.0}, {"behind": 3.0}))
+    outside, waiting, hidden = (replace(CHIP, **x) for x in ({"outside": 4.0}, {"pair": 0.2}, {"behind": 3.0}))
     assert one(p, alone, outside) > one(p, alone, CHIP) and one(wide, alone, outside) == one(wide, alone, CHIP)
     assert one(p, pair, waiting) > one(p, pair, CHIP) and one(p, alone, waiting) == one(p, alone, CHIP)
     large = problem(200, 16384, 16384)

@@ -33,8 +33,8 @@ class Chip:
     lines, and what a row of a tile takes them; pieces: those that threads copy into shared memory. promote: what a
     block takes whose sums are promoted, where its scales come with it, promoted: results of others; widened: weights
     that become 16-bit numbers, widens: those of a warpgroup. Not of all chips: outside: how much longer than others
-    lines of tiles take L2 that lie beyond a matrix's end; pair: what a block takes more where CTAs wait for one
-    another; behind: exponent of the sum of memory and what happens beside it."""
+    lines of tiles take L2 that lie beyond a matrix's end; pair: by how much longer products take whose CTAs share an
+    operand; behind: exponent of the sum of memory and what happens beside it."""
 
     name: str
     multiprocessors: int

@@ -85,11 +85,12 @@ def rates(table: Table, chip: Chip) -> dict[str, _Array]:
     room = np.where(f["ctas"] <= 2, np.maximum(1.0, chip.multiprocessors * f["together"] // f["ctas"]),
                     max(0, chip.multiprocessors // 8 - 1) * 8 // f["ctas"])
     split = f["k_ctas"] > 1
-    products = f["results"] * f["k_bytes"] / (chip.tensor * speeds)
+    shared = np.where(f["ctas"] > f["k_ctas"], 1 + chip.pair, 1.0)
+    products = f["results"] * f["k_bytes"] / (chip.tensor * speeds) * shared
     exchanged = f["area"] * 4 * (f["k_ctas"] - 1) / f["k_ctas"] / chip.exchange
     return dict(
         room=np.maximum(room, 1.0), products=products ** e,
-        waited=(chip.latency / f["slots"] + chip.block + np.where(f["ctas"] > f["k_ctas"], chip.pair, 0.0)) ** e,
+        waited=(chip.latency / f["slots"] + chip.block) ** e,
         load=f["k_bytes"] / chip.load, l2=f["k_bytes"] / (chip.l2 * chip.multiprocessors),
         meet=np.where(split, chip.meet + exchanged, 0.0), meeting=8 * f["area"] / chip.multiprocessors / chip.part,
         # Sums of the transpose's parts are written, and read before, sector by sector.

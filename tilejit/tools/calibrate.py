@@ -33,10 +33,10 @@ from tilejit.kernels.estimate import Table, estimate
 from tilejit.kernels.problem import Call, Problem, facts
 from tilejit.kernels.way import Way
 
-FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "store", "stored", "part",
-          "exchange", "outside", "pair", "behind")
+FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "latency", "block", "sector", "store",
+          "stored", "part", "exchange", "outside", "pair", "behind")
 #: Where a fit starts with terms that a chip's numbers leave out.
-STARTS = {"outside": 1.0, "pair": 40.0, "behind": 2.0}
+STARTS = {"outside": 1.0, "pair": 0.1, "behind": 2.0}
 #: How firmly rates stay near those that a fit starts with; the best ways decide.
 PRIORS = (0.1, 1.0, 3.0, 10.0, 30.0)
 #: The likeliest ways that are measured of a product, and others that should take at most so much longer.
