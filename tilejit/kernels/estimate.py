@@ -1,9 +1,4 @@
-"""How long a way to compute a product takes: one estimate for all of them.
-
-A program's blocks of K take as long as their products, their bytes, or a share of a load's latency; what happens at
-once is added with an exponent. Then come stores, launches, what memory brings beyond what L2 keeps, and handing over
-parts. The numbers are the chip's (`chip.py`).
-"""
+"""How long a way to compute a product takes: one estimate for all of them."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -152,10 +152,13 @@ def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None
     if 0 in shape:
         return work
     narrow = residual is not None and 0 != n % 16 + end.stride % 16 + residual.address % 16
-    arrays = residual is not None or z is not None
-    tiles = fitting(gated, end.bias is not None or end.SCALE_B == "columns", arrays, narrow, reduction is not None,
-                    2 if chip.hopper and multiprocessors > 1 else 1)
-    call = Call(ma, mb, mc, facts(ma, mb, mc, n=2 * n if gated else n), chip)
+    tiles = fitting(gated, end.bias is not None or end.SCALE_B == "columns", (residual, z) != (None, None), narrow,
+                    reduction is not None, 2 if chip.hopper and multiprocessors > 1 else 1)
+    # Of a gated product's two results one is stored, and has a residual.
+    moved = sum(x.dtype.bytes for x in (out, residual) if x is not None) / (1 + gated)
+    moved += 0 if z is None else z.dtype.bytes
+    problem = facts(ma, mb, mc, n=n * (1 + gated), out_bytes=moved, activated=activation in ("gelu", "silu"))
+    call = Call(ma, mb, mc, problem, chip)
     t, ns = choose(call.problem, chip, split=1, tiles=table(tiles))
     if not _few(work, call, _merged(mb) if gated else mb, mz, end, ns):
         _whole(work, call, t, mz, end)

@@ -28,7 +28,7 @@ class Problem:
     a_rows: bool = True
     b_rows: bool = False
     pitches: tuple[int, int, int] = (0, 0, 0)
-    out_bytes: int = 2
+    out_bytes: float = 2
     ended: bool = False
     scaled: bool = False
     activated: bool = False
