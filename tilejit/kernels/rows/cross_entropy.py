@@ -29,7 +29,7 @@ def capped(x, at, cap, inside):
     """The logits there, cap tanh(x / cap) unless the cap is None; -inf outside."""
     v = wide(tl.load(x + at, inside, other=-float("inf")))
     if cap is not None:
-        v = tl.where(inside, cap * (2.0 * tl.sigmoid(2.0 * v / cap) - 1.0), -float("inf"))
+        v = tl.where(inside, cap - (2.0 * cap) / (1.0 + tl.exp(v * (2.0 / cap))), -float("inf"))
     return v
 
 
@@ -55,7 +55,7 @@ def slope(p, v, cols, t, w, weight_sum, lse, own, kept, factor, columns, smoothi
     if smoothing is not None:
         d -= w * (smoothing / columns)
     if cap is not None:
-        d *= 1.0 - (v / cap) * (v / cap)
+        d -= d * (v * v) * (1.0 / (cap * cap))
     return tl.where(kept, d * factor, 0.0)
 
 
