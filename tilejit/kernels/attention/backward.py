@@ -1,10 +1,4 @@
-"""The host's side of attention's gradient.
-
-Rows first (sums of weights, and of results times their gradients), then keys and values, block by block, which add
-to the queries' gradient in fp32 (FlashAttention-2, arXiv 2307.08691): the last program of a head gives that, or a
-kernel of its own. Deterministic: they add integers, parts of what a row's sum can be at most. Where that has no bound
-(`score_mod`), and where it is faster, queries' gradients are products of another kernel.
-"""
+"""The host's side of attention's gradient: rows, then keys and values, which add to queries' (docs/products.md)."""
 from __future__ import annotations
 
 from functools import lru_cache
@@ -22,8 +16,8 @@ from tilejit.kernels.attention.backward_kernel import (
     row_kernel,
     sum_kernel,
 )
-from tilejit.kernels.attention.cases import WHAT, Case, Extras, blocks_of, check, factor, flat, options
-from tilejit.kernels.attention.forward import WIDE_WINDOW, ragged_rows
+from tilejit.kernels.attention.cases import WHAT, Case, Extras, blocks_of, check, factor, flat, options, split_of
+from tilejit.kernels.attention.forward import ragged_rows
 from tilejit.kernels.attention.scores import Rows
 from tilejit.kernels.rows.columns import column_sum
 
@@ -68,6 +62,16 @@ def query_tiles(wide: int, plain: bool) -> tuple[int, int]:
     return 128, (128 if plain else 64) if wide <= 64 else 64 if wide <= 128 else 32
 
 
+def _shares(like: Any, programs: int, chip: int, elements: int) -> Shares | None:
+    """Shares of the blocks of keys that would leave multiprocessors idle at the end, where that saves a round of them.
+    elements: of a block's keys, or values."""
+    over = programs % chip
+    if not 0 < COUNT * over <= (COUNT - 1) * chip or over > SHARED:
+        return None
+    return Shares(programs - over, tilejit.empty_like(like, (SHARED,), tilejit.language.int32), tilejit.empty_like(
+        like, (over * COUNT * 2 * elements,), tilejit.language.float32), tilejit.language.constexpr(COUNT))
+
+
 @tilejit.replayed
 def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: Any, case: Case,
               extras: Extras) -> tuple[Any, Any, Any, Any]:
@@ -105,13 +109,11 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     done = tilejit.empty_like(q, (batch, kv_heads), tilejit.language.int32) if ends else None
     strides = tilejit.array_info(dq).strides
     of_dq = Rows(dq, 0 if packed else strides[0], strides[-3], strides[-2], d) if together else None
-    programs, chip, shares = steps * kv_heads * batch, tilejit.multiprocessors(iq.device), None
-    over = programs % chip
-    if added and not ends and wide == wide_v and not (
-            case.low or case.high or case.mask is not None or packed or keys % bn or extras.used is not None) and (
-            0 < COUNT * over <= (COUNT - 1) * chip and over <= SHARED):
-        shares = Shares(programs - over, tilejit.empty_like(q, (SHARED,), tilejit.language.int32), tilejit.empty_like(
-            q, (over * COUNT * 2 * bn * wide,), fp32), tilejit.language.constexpr(COUNT))
+    split = split_of(case, bm)
+    tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
+    programs, shares = steps * kv_heads * batch, None
+    if added and not (ends or tail) and wide == wide_v:
+        shares = _shares(q, programs, tilejit.multiprocessors(iq.device), bn * wide)
     early = most <= 64 or None  # 1% (H100), but heads of 128 lose as much
     parts = None if extras.sinks is None else tilejit.empty_like(q, (blocks * batch, heads), fp32)
     desc = [blocks_of(x, n, w).over(a) for x, n, w, a in (
@@ -129,17 +131,13 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
             parts, total, keys, heads, lines, factor(case, extras), 1.0 / (1.0 - (case.dropout or 0.0)),
             opts.sequences, GROUP=group, SPANS=spans, BM=bm, DV=wide_v, D=wide, ADDED=added, num_warps=4,
             launch_pdl=early)
-    split = 1
-    if case.low or case.mask is not None:
-        split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bm else 0
-    tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
     settings = dict(GROUP=group, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=warps,
                     num_stages=2 if bm == 128 else None,
                     products_ahead=alone or None)  # it has the registers, by a few
     if steps and batch:
         to = [(ragged_rows if packed else blocks_of)(tilejit.array_info(x), bn, w).over(x)
               for x, w in ((dk, wide), (dv_out, wide_v))]
-        grid = (steps, kv_heads, batch) if shares is None else (shares.whole + over * COUNT, 1, 1)
+        grid = (steps, kv_heads, batch) if shares is None else (shares.whole + (programs - shares.whole) * COUNT, 1, 1)
         for given in [(to[0], None), (None, to[1])] if alone else [to]:
             key_kernel[grid](
                 *desc[:4], of_rows, sums, units, lost, *given, of_dq, done, shares, total, keys, factor(case, extras),

@@ -13,6 +13,8 @@ WHAT = "attention"
 #: Widths of heads of kernels: what is between is padded by TMA, which reads zeros.
 WIDTHS = (64, 128, 192, 256)
 LEAST_KEYS = 16
+#: Windows of so many blocks have a loop of their own for the blocks that nothing masks.
+WIDE_WINDOW = 12
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,13 @@ def factor(case: Case, extras: Extras) -> float:
     """What kernels multiply products by: scores are powers of two then, unless something changes them before."""
     changed = case.softcap is not None or case.score is not None or extras.slopes is not None
     return case.scale if changed else case.scale * LOG2E
+
+
+def split_of(case: Case, block: int) -> int:
+    """Which blocks are not masked (SPLIT of kernels): 0 none, 1 those at one end, 2 those in the middle."""
+    if not case.low and case.mask is None:
+        return 1
+    return 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * block else 0
 
 
 def width(d: int) -> int:

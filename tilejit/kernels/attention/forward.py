@@ -24,14 +24,13 @@ from tilejit.kernels.attention.cases import (
     options,
     pitches,
     readable,
+    split_of,
     width,
     with_rows,
 )
 from tilejit.kernels.attention.decode import decode, decodes
 from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kernel
 
-#: Windows of so many blocks of keys have a loop of their own for the blocks that nothing masks.
-WIDE_WINDOW = 12
 #: Programs take several blocks of queries where the longest one has at most so much of the average's work.
 UNEQUAL = 1.11
 #: Three warpgroups take 192 queries where padded rows are no more than this, by the bytes of an element.
@@ -172,9 +171,7 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     if eight and bn % 32:
         raise tilejit.LaunchError(f"{WHAT}: blocks of {bn} keys; values in 8 bits need a multiple of 32")
     ends = keys % bn > 0 or packed or infos[5] is not None or case.page > 0
-    split = 1
-    if case.low or case.mask is not None:
-        split = 2 if case.mask is None and (case.left or case.chunk or 0) >= WIDE_WINDOW * bn else 0
+    split = split_of(case, bn)
     blocks = tilejit.cdiv(queries, bm)
     size = keys * (wide + wide_v) * k.dtype.bytes
     together, unequal = _dealt(heads * batch, size, blocks, chip) if case.high else (1, 1.0)
