@@ -1,5 +1,6 @@
 """Registers of addresses that are sums of others: one is computed, and carried round loops, the others are numbers away."""
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -125,3 +126,20 @@ def test_one_register_goes_round():
         return len(re.findall(r"mov\.b(?:32|64) ", body))
 
     assert moves(walked, STRIDE=512, ROWS=16, BLOCK=128) < 8 < 16 <= moves(twisted, BLOCK=2048)
+
+
+@tilejit.kernel
+def copied(x, y, pitch, n, BLOCK: tl.constexpr):
+    rows, columns = tl.arange(0, 16)[:, None], tl.arange(0, BLOCK)[None, :]
+    inside = (rows < n) & (columns < n)
+    tl.store(y + rows * BLOCK + columns, tl.load(x + rows * pitch + columns, inside), inside)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_no_address_that_nobody_asks_for(dtype):
+    """One a vector: every number and address that is computed is read."""
+    kernel = copied.compile(f"*{dtype}:16", f"*{dtype}:16", "int32:16", "int32:16", BLOCK=256, pointer_tma=False)
+    assert ".v4.b32" in kernel.ptx
+    read = Counter(re.findall(r"%rd?\d+", kernel.ptx))
+    made = re.findall(r" (?:add|mad|cvt|shl)\S* (%rd?\d+),", kernel.ptx)
+    assert made and [r for r in made if read[r] == 1] == []

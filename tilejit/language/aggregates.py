@@ -1,8 +1,4 @@
-"""Value classes of kernels: named fields and methods, as `@aggregate` gives them (docs/language.md).
-
-Made in a kernel or on the host, immutable. Fields of `tl.constexpr` are the same on every path; loops carry the others
-and `if` chooses them as tensors.
-"""
+"""Value classes of kernels: named fields and methods, as `@aggregate` gives them (docs/language.md)."""
 from __future__ import annotations
 
 import inspect

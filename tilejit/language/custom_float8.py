@@ -1,8 +1,4 @@
-"""fp8e4b15 by integer operations, for conversions only.
-
-A sign, four bits of exponent (bias 15), three of mantissa, no infinities and NaN: fp16's without the highest of the
-exponent and the lowest seven of the mantissa; at most 1.75.
-"""
+"""fp8e4b15 by integer operations, for conversions only."""
 from __future__ import annotations
 
 from typing import Any

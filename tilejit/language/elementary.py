@@ -1,8 +1,4 @@
-"""Elementary functions in double precision, in the language's own operations.
-
-Results are within 4 ulp unless said otherwise; subnormal ones may be off by as many smallest subnormals. Reductions
-are those of Cody and Waite, 'Software manual for the elementary functions' (1980).
-"""
+"""Elementary functions in double precision, in the language's own operations."""
 from __future__ import annotations
 
 import math as host

@@ -1,8 +1,4 @@
-"""Random numbers: counters through Philox; equal seeds and offsets give equal bits.
-
-Salmon, Moraes, Dror and Shaw, 'Parallel random numbers: as easy as 1, 2, 3' (SC 2011). Integers and uniform floats
-are Triton's, bit for bit.
-"""
+"""Random numbers: counters through Philox; equal seeds and offsets give equal bits."""
 from __future__ import annotations
 
 from typing import Any

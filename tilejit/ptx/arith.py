@@ -52,7 +52,7 @@ def literal(value: int | float | bool, t: DType | Ptr) -> str:
 
 
 def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
-    """Set the result to make(a, b, ...) for every register; equal inputs are done once.
+    """Set the result to make(a, b, ...) for every register; equal inputs are done once, those without names not.
 
     `make` must not depend on the names of its operands (`Ptx.repeat`).
     """
@@ -60,11 +60,11 @@ def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
     if len(every) == 1:
         e.values[op.results[0]] = [make(*every[0])]
         return
-    different = list(dict.fromkeys(every))
+    different = [regs for regs in dict.fromkeys(every) if "" not in regs]
     made = e.p.repeat(make, different)
     if len(different) < len(every):
         done = dict(zip(different, made))
-        made = [done[regs] for regs in every]
+        made = [done.get(regs, "") for regs in every]
     e.set(op.result, made)
 
 

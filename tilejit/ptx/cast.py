@@ -182,9 +182,9 @@ def _cast(e: Emitter, op: Op) -> None:
         e.packed.update((tuple(pair[:2]), pair[2]) for pair in pairs if len(pair) > 2)
         e.set(op.result, [r for pair in pairs for r in pair[:2]])
         return
-    different = list(dict.fromkeys(regs))
+    different = [r for r in dict.fromkeys(regs) if r]
     made = e.p.repeat(lambda r: cast_element(e, r, src, dst, rounding), [(r,) for r in different])
-    done = dict(zip(different, made))
+    done = {"": "", **dict(zip(different, made))}
     e.set(op.result, [done[r] for r in regs])
 
 

@@ -1,7 +1,7 @@
 """Tile IR -> PTX: walks a scheduled function and calls one emitter per op."""
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
@@ -13,12 +13,15 @@ from tilejit.ir.types import Desc, DType, Pending, Ptr, Tile, Type, elem_of, uin
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.build import Ptx
 from tilejit.ptx.metadata import KernelMetadata, Param, PointerParam, ScalarParam
-from tilejit.ptx.steps import Steps
+from tilejit.ptx.places import renamed, repeated, source_layout
+from tilejit.ptx.steps import Steps, counts
 
 if TYPE_CHECKING:
     from tilejit.ptx.tensor_maps import Written
 
 EMITTERS: dict[str, Callable[[Emitter, Op], None]] = {}
+#: Ops whose emitters make no register of what has none (`Emitter.asked`).
+_REGISTER_BY_REGISTER = ("add", "sub", "mul", "ptr_add", "cast", "expand_dims", "broadcast")
 
 
 def emits(*names: str) -> Callable[[Callable[[Emitter, Op], None]], Callable[[Emitter, Op], None]]:
@@ -110,6 +113,7 @@ class Emitter:
         self.folds: list[Op] = []  # over CTAs: the first one awaits all of them, the last one tells them
         self.shifts: dict[Value, str] = {}  # view of an unaligned row -> how far behind 16 bytes it begins
         self.matrices: dict[tuple[Op, int], str] = {}  # product, operand -> register with the slot's descriptor
+        self.wanted: dict[Value, Collection[int] | None] = {}  # see `asked`
         self.packed: dict[tuple[str, ...], str] = {}  # elements made together -> the register of all
         self.aliases: dict[Value, Value] = {}  # descriptor query -> the value it repeats
         self.fed = {loop for op in listed(fn.body) if op.name == "dot_async" and isinstance(op.operands[0].type, Tile)
@@ -145,7 +149,7 @@ class Emitter:
         return self.p.regs(reg_class(held(t)), self.count(t))
 
     def spread(self, v: Value, roots: Mapping[int, str]) -> list[str]:
-        cls = reg_class(elem_of(v.type))
+        cls, asked = reg_class(elem_of(v.type)), self.asked(v)
         made: dict[Hashable, str] = {}
 
         def further(register: str, scalar: Value, bit: int, sign: str) -> str:
@@ -156,7 +160,10 @@ class Emitter:
             return made[register, scalar, bit, sign]
 
         out = []
-        for root, (number, multiples) in zip(self.steps.roots(v), self.steps.apart(v)):
+        for i, (root, (number, multiples)) in enumerate(zip(self.steps.roots(v), self.steps.apart(v))):
+            if asked is not None and i not in asked:
+                out.append("")
+                continue
             register = roots[root]
             for scalar, n in multiples:  # bit by bit: many registers have their first additions in common
                 for bit in reversed(range(abs(n).bit_length())):
@@ -166,6 +173,27 @@ class Emitter:
                 made[register, number] = self.p.new(cls, f"add.s{cls[1:]}", register, number)
             out.append(made[register, number] if number else register)
         return out
+
+    def asked(self, v: Value) -> Collection[int] | None:
+        """The registers of numbers and addresses that users ask for, one a vector, run or root; None: all."""
+        if v not in self.wanted:
+            found = [self._asked(op, i) for op, i in self.uses.get(v, ())]
+            self.wanted[v] = None if None in found else set().union(*found)  # type: ignore[arg-type]
+        return self.wanted[v]
+
+    def _asked(self, op: Op, i: int) -> Iterable[int] | None:
+        name, attrs = op.name, op.attrs
+        if "runs" in attrs or attrs.get("vec", 1) > 1 and op.define.operands[i] == "ptr":
+            return range(0, self.count(op.operands[i].type), attrs.get("runs") or attrs["vec"])
+        if name not in _REGISTER_BY_REGISTER or not counts(op.result):
+            return None
+        if self.steps.by_roots(op):
+            return self.steps.roots(op.result)
+        further = self.asked(op.result)
+        if further is None or name not in ("expand_dims", "broadcast"):
+            return further
+        source = repeated(op) if name == "broadcast" else renamed(source_layout(op), op.result.layout, op)
+        return [source[j] for j in further]
 
     def count(self, t: Type) -> int:
         kind = type(t)  # (compared, not asked: emitters come here for every op)

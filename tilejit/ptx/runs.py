@@ -50,8 +50,9 @@ def _joins(e: Emitter, op: Op) -> bool:
     if count < _LEAST or count % _PAIR:
         return False
     if not e.run.keys().isdisjoint(op.operands):
-        return True
-    return len(set(zip(*map(e.get, op.operands)))) == count  # copies of an element are computed once, whole
+        return not any("" in e.get(v) for v in op.operands if v not in e.run)
+    different = set(zip(*map(e.get, op.operands)))
+    return len(different) == count and not any("" in x for x in different)  # copies are computed once, whole
 
 
 def _sunk(v: Value) -> bool:

@@ -44,8 +44,11 @@ def _arange(e: Emitter, op: Op) -> None:
     for name in ("lane", "warp"):
         for (b,) in layout.bases_of(name):
             thread_bits |= b
-    out = []
-    for (const,) in layout.registers():
+    out, asked = [], e.asked(op.result)
+    for i, (const,) in enumerate(layout.registers()):
+        if asked is not None and i not in asked:
+            out.append("")
+            continue
         base = thread
         if const & thread_bits:
             base = p.new("b32", "xor.b32", thread, const)

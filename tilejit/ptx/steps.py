@@ -59,7 +59,7 @@ class Steps:
         return self.spread(op.result)
 
     def carried(self, ways: Sequence[Edge]) -> list[Edge]:
-        together = [w for w in ways if w.init is not None and _counts(w.result) and self.spread(w.init)]
+        together = [w for w in ways if w.init is not None and counts(w.result) and self.spread(w.init)]
         while together:
             trial = Steps(dict(self.known), self.bases)
             for w in together:
@@ -76,7 +76,7 @@ class Steps:
 
     def _find(self, v: Value) -> list[Step] | None:
         op = v.op
-        if not isinstance(op, Op) or not _counts(v):
+        if not isinstance(op, Op) or not counts(v):
             return None
         if op.name == "const":
             return [(ZERO, int(op.attrs["value"]), ())] * _count(v)
@@ -96,7 +96,7 @@ class Steps:
             t = elem_of(v.type)
             return [(self.base(t, base) if base else ZERO, n, far) for base, n, far in self.of(op.operands[0])]
         summed = op.name == "ptr_add" or op.name in ("add", "sub", "mul")
-        if summed and all(_counts(x) and _signed(x) for x in op.operands):
+        if summed and all(counts(x) and _signed(x) for x in op.operands):
             return self._sums(op)
         return None
 
@@ -160,7 +160,7 @@ def _count(v: Value) -> int:
     return v.layout.num_registers if isinstance(v.type, Tile) else 1
 
 
-def _counts(v: Value) -> bool:
+def counts(v: Value) -> bool:
     if not isinstance(v.type, (Tile, DType, Ptr)) or isinstance(v.type, Pending):
         return False
     t = elem_of(v.type)
@@ -174,7 +174,7 @@ def _signed(v: Value) -> bool:
 
 def _widens(op: Op) -> bool:
     x = op.operands[0]
-    if not _counts(x):
+    if not counts(x):
         return False
     old, new = elem_of(x.type), elem_of(op.result.type)
     return isinstance(old, DType) and isinstance(new, DType) and new.bits >= old.bits and new.is_signed >= old.is_signed

@@ -1,7 +1,4 @@
-"""Settings in groups, read from Triton's environment variables, and the hooks.
-
-Setting what tilejit has too sets tilejit's variable as well. The others have no effect.
-"""
+"""Settings in groups, read from Triton's environment variables, and the hooks; what tilejit has is set there too."""
 from __future__ import annotations
 
 import importlib

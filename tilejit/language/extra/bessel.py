@@ -1,8 +1,4 @@
-"""Bessel functions of whole orders in fp64 (Abramowitz and Stegun, 9).
-
-By |x|: power series below 8 (9.1.10, 9.1.11), Miller's recurrence up to 25 (9.12, example 1; 9.1.88), Hankel's
-series above (9.2.5 to 9.2.10). Absolute errors stay below 1e-13.
-"""
+"""Bessel functions of whole orders in fp64 (Abramowitz and Stegun, 9)."""
 from __future__ import annotations
 
 import math as host

@@ -1,5 +1,4 @@
-"""Triton's classes and their protocol, over the measuring of `tilejit.tools`. Everything goes through `run`, so that
-subclasses and other people's kernels fit in."""
+"""Triton's classes and their protocol, over the measuring of `tilejit.tools`; everything goes through `run`."""
 from __future__ import annotations
 
 import inspect

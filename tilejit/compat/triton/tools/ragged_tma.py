@@ -1,8 +1,4 @@
-"""Runs of rows of one tensor as tensors of their own, whose ends TMA respects.
-
-Row r of a run of n is row 2**30 - n + r of the descriptor. Two dimensions ahead bring the address back: the first
-stride times 2**30 is minus 2**30 rows (modulo 2**64 elements), the second moves to the run's end.
-"""
+"""Runs of rows of one tensor as tensors of their own, whose ends TMA respects."""
 from __future__ import annotations
 
 from typing import Any
