@@ -4,9 +4,12 @@ from __future__ import annotations
 from tilejit.ir import Builder, Function, Op, Value, beside, const_of, edges, uses, walk
 from tilejit.ir.core import clone_block
 from tilejit.ir.dead import drop_dead
+from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Tile, int32
 
 LANES, COLUMNS = 4, 8
+#: Rows of a warp's part of a product.
+ROWS = 16
 
 
 def late_sums(fn: Function) -> Function:
@@ -59,12 +62,16 @@ def _of_product(v: Value, loop: Op) -> bool:
 
 
 def _carry_apart(fn: Function, loop: Op, index: int, fold: Op, made: dict[Value, Value]) -> None:
-    """Let the loop carry four sums a row, and sum them behind it."""
+    """Let the loop carry four sums a row, for each warpgroup that has columns of its own, and sum them behind it."""
     edge = edges(loop)[index]
     arg, end, init, result = edge.args[0], edge.ends[0], loop.operands[3 + index], edge.result
     op = end.maker
     rows, columns = fold.operands[0].tile.shape
-    apart = Tile((rows, LANES), arg.tile.elem)
+    groups = ROWS * fn.attrs.get("num_warps", 1) // rows if target_of(fn).hopper else 1
+    if groups < 2 or groups & (groups - 1) or columns % (COLUMNS * groups):
+        groups = 1
+    lanes = groups * LANES
+    apart = Tile((rows, lanes), arg.tile.elem)
 
     def summed(v: Value, axis: int, b: Builder) -> Value:
         return b.op("reduce", v, axis=axis, regions=[clone_block(fold.regions[0], {})]).result
@@ -74,8 +81,11 @@ def _carry_apart(fn: Function, loop: Op, index: int, fold: Op, made: dict[Value,
 
     arg.type = result.type = apart
     b = beside(op)
-    split = b("reshape", fold.operands[0], shape=(rows, columns // COLUMNS, LANES, 2))
-    part = summed(summed(split, 3, b), 1, b)
+    each = (groups, columns // COLUMNS // groups) if groups > 1 else (columns // COLUMNS,)
+    split = b("reshape", fold.operands[0], shape=(rows, *each, LANES, 2))
+    part = summed(summed(split, len(each) + 2, b), len(each), b)
+    if groups > 1:
+        part = b("reshape", part, shape=apart.shape)
     mapping = {fold.result: part, **{v: spread(v, b) for v in op.operands if v is not arg and v is not fold.result}}
     new = b(op.name, *(mapping.get(v, v) for v in op.operands))
     new.name = end.name
@@ -89,14 +99,14 @@ def _carry_apart(fn: Function, loop: Op, index: int, fold: Op, made: dict[Value,
     elif const_of(init) == 0:
         begin = b.const(0, apart)
     else:
-        first = b("cmp", b("broadcast", b("expand_dims", b("arange", start=0, end=LANES), axis=0), shape=apart.shape),
+        first = b("cmp", b("broadcast", b("expand_dims", b("arange", start=0, end=lanes), axis=0), shape=apart.shape),
                   b.const(0, Tile(apart.shape, int32)), pred="eq")
         begin = b("select", first, spread(init, b), b.const(0, apart))
     loop.operands[3 + index] = begin
     b = beside(loop, behind=True)
     whole = summed(result, 1, b)
     whole.name = result.name
-    fn.say("late_sums", f"sum at {fold.place}: {LANES} threads add up what they have of a row, and meet behind the "
+    fn.say("late_sums", f"sum at {fold.place}: {lanes} threads add up what they have of a row, and meet behind the "
            "loop", fold.place)
     for user in [x for x in walk(fn.body) if result in x.operands and x is not whole.op]:
         user.operands = [whole if v is result else v for v in user.operands]

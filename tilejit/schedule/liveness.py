@@ -1,9 +1,4 @@
-"""When the bytes of shared memory are in use: areas, their accesses, and which of two comes first.
-
-An *area* is a ring, the staging of stores, a product's operand on its way from registers, or scratch of ops that follow
-one another. The roles are slices of one program, so positions are those of the role that computes; the role that loads
-keeps their order, and runs ahead of it by no more than its rings are deep.
-"""
+"""When the bytes of shared memory are in use: areas, their accesses, and which of two comes first."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -94,7 +89,7 @@ class Liveness:
                        all(self.begins_with_barrier(x) for x in accesses[0] if "shared_write" in x.define.effects)
                        and kind != "ring", ring,
                        max((x.attrs["stripes"] for x in touching if x.name == "tma_store"), default=1),
-                       buffer.slots > 1 or sum("fills" in x.define.traits for x in touching) > 1)
+                       buffer.slots > 1 or sum("fills" in x.define.traits for x in set(touching)) > 1)
 
     def _touching(self, v: Value) -> list[Op]:
         found = []

@@ -1,10 +1,4 @@
-"""The store role: consumers fill the slots of a staging ring, warps of their own store and release them.
-
-Every store goes through all slots a whole number of times: only the parity runs on from tile to tile. Before an atomic
-that releases, stores must be written, not only read: consumers arrive on `asked`, their store warps wait for that,
-then for all that they have stored, and arrive on `drained`. (Two barriers: neither side may be two phases ahead of the
-other.)
-"""
+"""The store role: consumers fill the slots of a staging ring, warps of their own store and release them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

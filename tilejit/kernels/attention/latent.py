@@ -69,10 +69,10 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out_desc, logs, used, pages
         last = count + row * 0
     for n in tl.range(low, high, BN, split_masks=False):
         k0 = part_of_keys(cache, n, 0, batch, count, pages, BN, HALF)
-        k1 = part_of_keys(cache, n, HALF, batch, count, pages, BN, HALF)
-        k2 = part_of_keys(cache_rest, n, DV, batch, count, pages, BN, REST)
         scores = tl.dot(q0, k0.T)
+        k1 = part_of_keys(cache, n, HALF, batch, count, pages, BN, HALF)
         scores = tl.dot(q1, k1.T, scores)
+        k2 = part_of_keys(cache_rest, n, DV, batch, count, pages, BN, REST)
         scores = tl.dot(q2, k2.T, scores)
         seen = (n + tl.arange(0, BN))[None, :] < last[:, None]
         scores = tl.where(seen, scores, float("-inf"))
