@@ -135,3 +135,46 @@ def test_bad_k(k, message):
     with pytest.raises(tilejit.CompilationError, match=message):
         equal(selects, [np.zeros((8, 1), np.float32)], values((8, 64), np.float32), N=512, SHAPE=(8, 64), M=8,
               OUT=(8, 1), K=k, DOWN=True)
+
+
+@tilejit.kernel
+def other_of_pairs(x, dim: tl.constexpr):
+    bits = x.to(tl.int32, bitcast=True)
+    return (bits ^ tl.xor_sum(bits, dim, True)).to(x.dtype, bitcast=True)
+
+
+@tilejit.kernel
+def exchanged(x, ids, flip, dim: tl.constexpr, right: tl.constexpr):
+    y, other = other_of_pairs(x, dim), other_of_pairs(ids, dim)
+    change = (x > y) != (flip ^ tl.arange(0, 2).reshape(right))
+    return tl.where(change, y, x), tl.where(change, other, ids)
+
+
+@tilejit.kernel
+def by_hand(x, ids, LOG: tl.constexpr, FALLING: tl.constexpr):
+    at = tl.arange(0, 2 ** LOG)
+    v, i = tl.load(x + at).reshape([2] * LOG), at.reshape([2] * LOG)
+    for stage in tl.static_range(1, LOG + 1):
+        if stage < LOG:
+            flip = tl.arange(0, 2).reshape([1] * (LOG - stage - 1) + [2] + [1] * stage)
+        else:
+            flip = FALLING
+        for j in tl.static_range(stage):
+            dim: tl.constexpr = LOG - stage + j
+            v, i = exchanged(v, i, flip, dim, [1] * dim + [2] + [1] * (LOG - 1 - dim))
+    tl.store(x + at, v.reshape([2 ** LOG]))
+    tl.store(ids + at, i.reshape([2 ** LOG]))
+
+
+@pytest.mark.parametrize("warps", [1, 4])
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_a_network_written_by_hand(target, warps):
+    """Exchanges by the xor of pairs, as Triton's library has had them: no reductions are left."""
+    x, ids = np.random.default_rng(0).standard_normal(256).astype(np.float32), np.zeros(256, np.int32)
+    with tilejit.knobs(target=target):
+        by_hand[(1,)](v := x.copy(), ids, LOG=8, FALLING=1, num_warps=warps)
+    assert np.array_equal(v, np.sort(x)[::-1]) and np.array_equal(ids, np.argsort(-x))
+    kernel = by_hand.compile("*fp32:16", "*int32:16", LOG=8, FALLING=0, num_warps=warps)
+    assert "reduce" not in kernel.ir
+    if warps == 1:
+        assert kernel.ptx.count("\n") < 36 * 8 * 9

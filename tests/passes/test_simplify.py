@@ -59,6 +59,43 @@ def test_integer_identities(expr, want):
     assert stored(expr, setup) == want
 
 
+FLIPPED = """  %i = arange {start=0, end=256}
+  %x = reshape %i {shape=(128, 2)}
+  %s = reduce %x {axis=AXIS} {(%a: int32, %b: int32)
+    %c = KIND %b, %a
+    yield %c
+  }
+  %k = reshape %s {shape=SHAPE}
+  %w = broadcast %k {shape=(128, 2)}
+  %y = xor %w, %x
+  %z = reshape %y {shape=(256,)}
+  %p0 = splat %p {shape=(256,)}
+  %p1 = ptr_add %p0, %i
+  store %p1, %z"""
+
+
+@pytest.mark.parametrize("kind, axis, shape, swaps", [("xor", 1, (128, 1), True), ("or", 1, (128, 1), False),
+                                                      ("xor", 0, (1, 2), False)])
+def test_a_pair_less_one_is_the_other(kind, axis, shape, swaps):
+    text = simplified(FLIPPED.replace("KIND", kind).replace("AXIS", str(axis)).replace("SHAPE", str(shape)))
+    assert ("xor_shuffle %x {axis=1, mask=1}" in text) == swaps == ("reduce" not in text)
+
+
+@pytest.mark.parametrize("pred", ["ne", "eq"])
+@pytest.mark.parametrize("end", [2, 3])
+def test_truth_that_is_compared_with_a_bit(pred, end):
+    text = simplified(f"""  %r = arange {{start=0, end={end}}}
+  %n2 = splat %n {{shape=({end},)}}
+  %c = cmp %n2, %r {{pred="lt"}}
+  %d = cast %c {{dtype=int32}}
+  %e = cmp %r, %d {{pred="{pred}"}}
+  %p0 = splat %q {{shape=({end},)}}
+  %p1 = ptr_add %p0, %r
+  %f = cast %e {{dtype=fp32}}
+  store %p1, %f""")
+    assert ("xor %c" in text) == (end == 2) == ("cast %c" not in text)
+
+
 def test_64_bit_quotients_of_numbers_that_fit_32_bits():
     setup = "  %pid = program_id {axis=0}\n  %a = cast %pid {dtype=int64}\n  %b = cast %n {dtype=int64}\n"
     for name in ("idiv", "irem"):

@@ -1,10 +1,4 @@
-"""Execution events: what a listener (the sanitizer, a timeline) may hear while a kernel runs, in order.
-
-It never changes the machine, but may append `Finding`s to `self.findings`. An agent is a warp `WarpId(cta, warp)` or
-an asynchronous operation's number `op`, a pc an index (`program.line(pc)`), shared bytes `(cta, offset)`, a proxy
-"generic" or "async" (TMA, bulk copies, wgmma). Times of `async_access` and `complete` are the policy's: the bounds
-are the issue and the completion's wait.
-"""
+"""Execution events: what a listener (the sanitizer, a timeline) may hear while a kernel runs, in order."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -65,7 +65,7 @@ def _of_bits(name: str, a: tuple[int, int], b: tuple[int, int], whole: tuple[int
     if name == "and":
         ends = [y for x, y in (a, b) if x >= 0]
         return (0, min(ends)) if ends else whole
-    if name == "or":
+    if name in ("or", "xor"):
         return (0, (1 << max(a[1], b[1]).bit_length()) - 1) if min(a[0], b[0]) >= 0 else whole
     if name == "shr":
         return (0, a[1] >> min(max(b[0], 0), 63)) if a[0] >= 0 else whole

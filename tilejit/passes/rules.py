@@ -12,6 +12,8 @@ from tilejit.ir.types import DType, Tile, elem_of, int1, int32, shape_of, uint32
 
 
 class Emits(Protocol):
+    ctas: int
+
     def emit(self, name: str, *operands: Value, **attrs: Any) -> Value: ...
 
     def constant(self, value: Any, like: Value) -> Value: ...
@@ -233,7 +235,22 @@ def _xor(r: Emits, op: Op) -> Value | None:
         return a
     if ca == 0:
         return b
-    return None
+    return _partner(r, a, b) or _partner(r, b, a)
+
+
+def _partner(r: Emits, x: Value, v: Value) -> Value | None:
+    """x ^ v, where v is the xor of x's pairs along a dimension of two: the other one of each pair."""
+    wide = defined_by(v, "broadcast")
+    kept = wide and defined_by(wide.operands[0], "reshape", "expand_dims")
+    fold = kept and defined_by(kept.operands[0], "reduce")
+    if not wide or not fold or fold.operands != [x] or r.ctas > 1:
+        return None
+    axis, shape, args, ops = fold.attrs["axis"], shape_of(x.type), fold.regions[0].args, fold.regions[0].ops
+    if shape[axis] != 2 or shape_of(wide.operands[0].type) != (*shape[:axis], 1, *shape[axis + 1:]):
+        return None
+    if ops[0].name != "xor" or {*ops[0].operands} != {*args} or ops[1].operands != ops[0].results:
+        return None
+    return r.emit("xor_shuffle", x, axis=axis, mask=1)
 
 
 @rule("shl", "shr")
@@ -294,6 +311,11 @@ def _cmp(r: Emits, op: Op) -> Value | None:
     pred = op.attrs["pred"]
     if op.operands[0] is op.operands[1] and _int(op):
         return r.constant(pred in ("eq", "le", "ge"), op.result)
+    for x, v in (op.operands, op.operands[::-1]) if pred in ("ne", "eq") and _int(op) else ():
+        inner = defined_by(x, "cast")
+        least, most = bounds(v) if inner is not None and elem_of(inner.operands[0].type) == int1 else (-1, 2)
+        if inner is not None and 0 <= least and most <= 1:
+            return r.emit("xor", inner.operands[0], r.emit("cmp", v, r.constant(0, v), pred=pred))
     a, b = map(limits, op.operands)
     if not isinstance(op.result.type, Tile) and _int(op):
         a, b = map(bounds, op.operands)
@@ -307,7 +329,15 @@ def _cmp(r: Emits, op: Op) -> Value | None:
 
 @rule("cast", "bitcast")
 def _cast(r: Emits, op: Op) -> Value | None:
-    return op.operands[0] if elem_of(op.operands[0].type) == op.attrs["dtype"] else None
+    x, inner = op.operands[0], None
+    if elem_of(x.type) == op.attrs["dtype"]:
+        return x
+    if op.name == "bitcast":
+        swap = defined_by(x, "xor_shuffle")
+        inner = defined_by(swap.operands[0] if swap else x, "bitcast")
+    if inner is None or elem_of(inner.operands[0].type) != op.attrs["dtype"]:
+        return None
+    return r.emit("xor_shuffle", inner.operands[0], **swap.attrs) if swap else inner.operands[0]
 
 
 @rule("ptr_add")

@@ -15,7 +15,7 @@ _ROUNDS = 16
 
 def simplify(fn: Function) -> Function:
     for _ in range(_ROUNDS):
-        rewriter = _Rewriter(bool(fn.attrs.get("walks")))
+        rewriter = _Rewriter(bool(fn.attrs.get("walks")), fn.attrs.get("num_ctas", 1))
         rewriter.block(fn.body)
         replace(fn.body, rewriter.mapping)
         drop_dead(fn)  # leaves nothing that could be rewritten further
@@ -44,8 +44,8 @@ class _Rewriter:
     half the registers.
     """
 
-    def __init__(self, narrow: bool) -> None:
-        self.narrow = narrow
+    def __init__(self, narrow: bool, ctas: int) -> None:
+        self.narrow, self.ctas = narrow, ctas
         self.mapping: dict[Value, Value] = {}
         self.again = False
         self.known: dict[tuple, Op] = {}

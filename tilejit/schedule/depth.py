@@ -1,9 +1,4 @@
-"""Binds how deep rings are, last: a function is written for two slots, and everything that knows the number is here.
-
-    %a = alloc {name="a"} : buffer<2x..>                          %a = alloc {name="a"} : buffer<5x..>
-    %f = barriers {name="a.full"} : barrier<2, ..>       ->       %f = barriers {name="a.full"} : barrier<5, ..>
-    %s, %p = ticket_next %t, %q {slots=2, ring="a"}               %s, %p = ticket_next %t, %q {slots=5, ring="a"}
-"""
+"""Binds how deep rings are, last: a function is written for two slots, and everything that knows the number is here."""
 from __future__ import annotations
 
 from collections.abc import Collection

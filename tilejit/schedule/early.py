@@ -1,11 +1,4 @@
-"""Loads that follow products are issued before the wait for them, so that they arrive while the tensor cores work.
-
-    %acc = dot_wait %p                          %b = load %bias
-    mbar_arrive %empty, ...             ->      %c = cast %b
-    %b = load %bias                             %acc = dot_wait %p
-    %c = cast %b                                mbar_arrive %empty, ...
-    %y = add %acc, %c                           %y = add %acc, %c
-"""
+"""Loads that follow products are issued before the wait for them, so that they arrive while the tensor cores work."""
 from __future__ import annotations
 
 from collections.abc import Iterator

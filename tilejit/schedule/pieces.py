@@ -1,10 +1,4 @@
-"""First operands of products made in pieces of K: the next piece is computed while the one before multiplies.
-
-    %w = desc_load ..  : int8[128x64]          %w0 = local_load %slot {at=0x0} : int8[128x32]
-    %a = cast %w       : bf16[128x64]    ->    %a0 = cast %w0 : bf16[128x32];  %s = dot_async %a0, %b, %acc {k=0}
-    %s = dot %a, %b, %acc                      %w1 = local_load %slot {at=0x32} : int8[128x32]
-                                               %a1 = cast %w1 : bf16[128x32];  %s = dot_async %a1, %b, %s {k=32}
-"""
+"""First operands of products made in pieces of K: the next piece is computed while the one before multiplies."""
 from __future__ import annotations
 
 from collections.abc import Callable

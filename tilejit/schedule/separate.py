@@ -1,9 +1,4 @@
-"""Separations: what orders all accesses of an area before those of the next owner of its bytes.
-
-Within a role that is a barrier of its threads (`role_sync`), behind a wait for the stores that still read their
-staging, and behind a fence where threads touched what the async proxy writes next (PTX ISA, "Async proxy"). Between
-roles it is an mbarrier. What is there already is found and used; what is missing is put in once, at the latest place.
-"""
+"""Separations: what orders all accesses of an area before those of the next owner of its bytes."""
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, beside, inside
