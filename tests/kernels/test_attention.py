@@ -13,7 +13,7 @@ from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.attention import forward
 from tilejit.kernels.attention.forward_kernel import attention_kernel
-from tilejit.kernels.attention.scores import Band, Options
+from tilejit.kernels.attention.scores import Band, Options, Shares
 from tilejit.testing import rel_error
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
@@ -24,6 +24,20 @@ def inputs(batch: int, queries: int, keys: int, heads: int, kv_heads: int, d: in
     rng = np.random.default_rng(queries + keys + d)
     return [rng.standard_normal(shape, F32).astype(dtype) for shape in (
         (batch, queries, heads, d), (batch, keys, kv_heads, d), (batch, keys, kv_heads, dv))]
+
+
+class Recorded:
+    """A kernel that notes the grids of its launches."""
+
+    def __init__(self, kernel: Any, grids: list) -> None:
+        self.kernel, self.grids = kernel, grids
+
+    def partial(self, **given: Any) -> Recorded:
+        return Recorded(self.kernel.partial(**given), self.grids)
+
+    def __getitem__(self, grid: Any) -> Any:
+        self.grids.append(grid)
+        return self.kernel[grid]
 
 
 def reference(q: Any, k: Any, v: Any, causal: bool, scale: float | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -115,6 +129,57 @@ def test_shares_of_causal_blocks(heads: int, size: int, blocks: int) -> None:
         assert shares.max() / shares.mean() == pytest.approx(unequal)
 
 
+@pytest.mark.parametrize("sizes, tiles, persistent", [
+    ((1, 640, 300, 1, 1, 64, 64), (128, 16), True), ((1, 750, 300, 1, 1, 64, 64), (192, 16), True),
+    ((1, 130, 300, 2, 1, 128, 128), (128, 32), True), ((1, 200, 300, 2, 1, 64, 64), (64, 16), False),
+    ((2, 100, 90, 1, 1, 256, 256), (128, 16), False)])
+def test_blocks_in_shares(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], tiles: tuple[int, int],
+                          persistent: bool) -> None:
+    """On three multiprocessors, of blocks that are no multiple of those; with sinks, which count once."""
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 3)
+    for name in ("SHARE", "TWO", "JOIN"):
+        monkeypatch.setattr(forward, name, 0)
+    joined: list[tuple[int, ...]] = []
+    monkeypatch.setattr(forward, "join_kernel", Recorded(forward.join_kernel, joined))
+    q, k, v = inputs(*sizes)
+    sinks = np.linspace(-1, 2, sizes[3], dtype=F32)
+    lse = np.full((sizes[0], sizes[3], sizes[1]), np.nan, F32)
+    with tilejit.knobs(target="emulator"):
+        out = kernels.attention(q, k, v, lse=lse, sinks=sinks, tiles=tiles, persistent=persistent)
+    want, logs = reference(q, k, v, False)
+    with_sinks = np.logaddexp(logs, sinks[:, None])
+    assert np.abs(lse - with_sinks).max() < 1e-5
+    assert rel_error(out.astype(np.float64), want * np.exp(logs - with_sinks).transpose(0, 2, 1)[..., None]) <= 5e-3
+    assert joined == [(tilejit.cdiv(sizes[1], tiles[0]) * sizes[0] * sizes[3] % 3, tiles[0] // 16)]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("tiles, length, chip", [(1376, 128, 132), (2048, 205, 132), (64, 100, 132), (133, 40, 132),
+                                                 (263, 41, 132), (5, 7, 3), (17, 300, 16)])
+def test_shares_have_all_keys_once(tiles: int, length: int, chip: int, several: bool) -> None:
+    """As `part_of` and `join_kernel` find them: no slot twice, and those of a block one after another."""
+    shares = forward._shared(tiles, length, chip, several)
+    assert shares is None or shares.whole == tiles // chip * chip
+    if shares is None:
+        return
+    over = tiles - shares.whole
+    slots: dict[int, tuple[int, int, int]] = {}
+    programs = tilejit.cdiv(over * shares.length, shares.quota)
+    assert programs <= chip or not several
+    for j in range(programs):
+        for block in range(j * shares.quota // shares.length, tilejit.cdiv((j + 1) * shares.quota, shares.length)):
+            if block < over:
+                start = max(j * shares.quota - block * shares.length, 0)
+                stop = min((j + 1) * shares.quota - block * shares.length, length)
+                assert start < stop and j + block not in slots and j + block < programs + over
+                slots[j + block] = block, start, stop
+    for block in range(over):
+        first, last = block * shares.length // shares.quota, ((block + 1) * shares.length - 1) // shares.quota
+        parts = [slots[j + block] for j in range(first, last + 1)]
+        assert [p[0] for p in parts] == [block] * len(parts) and (parts[0][1], parts[-1][2]) == (0, length)
+        assert all(a[2] == b[1] for a, b in zip(parts, parts[1:]))
+
+
 def test_heads_ahead_of_the_sequence_and_a_scale() -> None:
     """[batch, heads, sequence, d] in memory, seen through strides; large scores stay finite."""
     q, k, v = (np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in inputs(2, 96, 160, 2, 2, 64, 64))
@@ -158,16 +223,20 @@ def test_no_keys() -> None:
 
 @pytest.mark.parametrize("width, rows, keys, persistent", [
     (64, 128, 128, True), (64, 192, 112, False), (64, 192, 112, True), (64, 192, 128, True), (128, 128, 128, False),
-    (128, 128, 128, True), (192, 128, 64, False), (256, 128, 80, False)])
+    (128, 128, 128, True), (192, 128, 64, False), (192, 128, 64, True), (256, 128, 80, False), (256, 128, 64, True)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_softmax_and_products_overlap(width: int, rows: int, keys: int, persistent: bool, causal: bool) -> None:
     """Every loop is in two stages, and nothing is spilled for it: of 192 x 128 what only the results need, rows for
     the logarithms, is computed behind the loop once more."""
     blocks = [f"desc<bf16[1x{n}x1x{width}]>" for n in (rows, keys, keys, rows)]
-    k = attention_kernel.compile(*blocks, "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32",
-                                 Options(Band(right="int32" if causal else None)), GROUP=1, PACK=1, TAIL=causal, SPLIT=1,
-                                 PARTS=1, PERSISTENT=persistent, TURNED=False, BM=rows, BN=keys, D=width, DV=width,
-                                 num_warps=rows // 16, products_ahead=keys * rows == 192 * 128 or None)
+    shares = Shares("int32", "int32", "int32", "*fp32:16", "*fp32:16")
+    opts = Options(Band(right="int32" if causal else None), shares=None if causal or persistent and width > 192 else shares)
+    k = attention_kernel.compile(*blocks, "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32", opts, GROUP=1,
+                                 PACK=1, TAIL=causal, SPLIT=1, PARTS=1, PERSISTENT=persistent, TURNED=False, BM=rows,
+                                 BN=keys, D=width, DV=width, num_warps=rows // 16,
+                                 products_ahead=keys * rows == 192 * 128 or None,
+                                 ping_pong=width <= 64 and forward.TURNS[rows])
     assert k.resources is not None and not k.resources.spill_stores
     assert len(re.findall(r"is in flight with acc of this one \(2 stages", k.report())) == 1 + causal
     assert re.findall(r"ring (\S+): ", k.report()) == ["q", "k", "v"]
+    assert len(re.findall(r"ring [kv]: [2-9] slots", k.report())) == 2

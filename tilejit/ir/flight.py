@@ -1,10 +1,4 @@
-"""Products in flight: which wgmma groups may not have retired at a point of a function, and how old they are.
-
-Groups retire in the order of their commits. A group's *age* is how many were committed since: `dot_async` makes every
-group one older and commits one of age 0; after `dot_wait {pending=k}` (or `dot_fence`) whatever had age k or more has
-retired. Where paths meet, and round a loop's back edge, the smaller age counts. (PTX ISA, wgmma.commit_group,
-wgmma.wait_group.)
-"""
+"""Products in flight: which wgmma groups may not have retired at a point of a function, and how old they are."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set

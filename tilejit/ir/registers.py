@@ -1,9 +1,4 @@
-"""How many registers a thread needs at once, from the layouts of the tiles that are alive.
-
-Values inside a run of elementwise ops (`ptx/runs.py`) take none, and results take the place of operands used for the
-last time. Other names of registers, constants and scalars count nothing; first operands that products read from
-registers stay until the product's sums are used.
-"""
+"""How many registers a thread needs at once, from the layouts of the tiles that are alive."""
 from __future__ import annotations
 
 from collections.abc import Container

@@ -1,9 +1,4 @@
-"""Scheduled functions in the evaluator: roles, mbarriers and rings of shared memory, one program after another.
-
-Each group of warps of a role is a Python thread; one runs at a time, until it waits for a phase that is not complete.
-So the evaluator shows whether a schedule's order is possible and its numbers are right. The CTAs of a cluster are one
-program: a buffer holds what all have.
-"""
+"""Scheduled functions in the evaluator: roles, mbarriers and rings of shared memory, one program after another."""
 from __future__ import annotations
 
 import contextvars

@@ -1,10 +1,4 @@
-"""Where an element of a tile lies in its slot of shared memory.
-
-As TMA lands it: the fastest dimension is cut into spans of `swizzle` bytes (without a swizzle: of a box's 256 elements
-at most), each span with all rows is one sub-tile ([rows][span]), sub-tiles follow one another, and inside one the
-16-byte chunk index is xored with row bits (address bits 4..6 ^= 7..9 for 128 B, 4..5 ^= 7..8 for 64 B, 4 ^= 7 for 32 B:
-PTX ISA, 'Swizzling Modes').
-"""
+"""Where an element of a tile lies in its slot of shared memory."""
 from __future__ import annotations
 
 from math import gcd

@@ -1,8 +1,4 @@
-"""Programs of several CTAs (`num_ctas`): who holds what, and which loads are shared by multicast.
-
-They divide the rows of every product (with `cluster_split="N"` the columns, with "K" what it sums over; the parts are
-summed where `passes/divide_k.py` says), or, without products, the longest dimension of large tiles.
-"""
+"""Programs of several CTAs (`num_ctas`): who holds what, and which loads are shared by multicast."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,9 +1,4 @@
-"""How many programs share a multiprocessor, and what that says about a kernel's form.
-
-A producer warp takes as many registers a thread as those that compute, where no `setmaxnreg` moves them. If a program
-is alone on its multiprocessor because of it, two hide each other's latencies better. (H200, gradient of attention as in
-Triton's tutorial: 4.6 ms instead of 5.2; three programs instead of two gain nothing.)
-"""
+"""How many programs share a multiprocessor, and what that says about a kernel's form."""
 from __future__ import annotations
 
 from tilejit.ir import Function, listed

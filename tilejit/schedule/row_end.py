@@ -1,8 +1,4 @@
-"""What lies behind the end of a row that a mask ends (`i < n`): the strips there need not be worked on.
-
-They are left out of a pass whose stores the mask stops, and whose reductions find the same number in every element:
-that is computed once and folded in (for the sum of k elements, k times it). The strips before them need no mask.
-"""
+"""What lies behind the end of a row that a mask ends (`i < n`): the strips there need not be worked on."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable

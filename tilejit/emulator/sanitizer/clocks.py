@@ -1,8 +1,4 @@
-"""Vector clocks over warps and asynchronous operations, and a second clock of what is fenced between proxies.
-
-A clock is what an agent knows: each warp's last tick, and completed parts of operations as bits. Row 1 and
-`fenced_ops`: generic accesses before them are visible to TMA and wgmma. Clocks are only replaced.
-"""
+"""Vector clocks over warps and asynchronous operations, and a second clock of what is fenced between proxies."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,9 +1,4 @@
-"""Races on shared memory: every access against the last write and the reads since.
-
-Two conflict when one writes, unless both are strong. The later one's agent must know of the other; between a generic
-one and TMA or wgmma must lie a proxy fence, or, after a read, a wait: a bulk copy overtakes what its own warp has
-just read.
-"""
+"""Races on shared memory: every access against the last write and the reads since."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,9 +1,4 @@
-"""Strong accesses: atomics, and loads and stores with .relaxed, .acquire, .release, .volatile or .mmio.
-
-They do not race with each other. An acquire learns what was released at an address: warps of a cluster by clocks,
-CTAs by a coarser one; relaxed ones with fences (PTX ISA, memory consistency model). Scopes are not modelled, but
-arrivals on other CTAs' mbarriers, and waits, are relaxed.
-"""
+"""Strong accesses: atomics, and loads and stores with .relaxed, .acquire, .release, .volatile or .mmio."""
 from __future__ import annotations
 
 import re

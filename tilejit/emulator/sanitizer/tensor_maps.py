@@ -1,8 +1,4 @@
-"""Tensor maps that a kernel writes, and TMA reads through the tensormap proxy.
-
-Between lie a release by the writing warp (fence.proxy.tensormap::generic.release, or tensormap.cp_fenceproxy) and an
-acquire by the copy's CTA (PTX ISA, membar / fence, proxies). Who writes again knows that the copies are done.
-"""
+"""Tensor maps that a kernel writes, and TMA reads through the tensormap proxy."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,9 +1,4 @@
-"""Floating instructions on one lane (PTX ISA, floating point and half precision), and the number formats.
-
-f32 and f64 to nearest are the host's. All else is computed in f64 rounded to odd, which makes the second rounding
-harmless (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
-odd").
-"""
+"""Floating instructions on one lane (PTX ISA, floating point and half precision), and the number formats."""
 from __future__ import annotations
 
 import math

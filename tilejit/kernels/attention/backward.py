@@ -21,11 +21,9 @@ from tilejit.kernels.attention.forward import ragged_rows
 from tilejit.kernels.attention.scores import Rows
 from tilejit.kernels.rows.columns import column_sum
 
-#: Bytes of sums of heads that share keys which a program may take on when all others have ended (H100: 512 and 1024
-#: queries up to 3% faster, 4096 up to 2% slower).
+#: Bytes of sums of heads that share keys which a program may take on when all others have ended.
 LAST = 1 << 19
-#: Shares of the blocks of keys that would leave multiprocessors idle at the end (2048 programs, 15.5 for each of an
-#: H100's: d128 full, 4096 queries 621 -> 653, 16384 665 -> 714 TFLOP/s; d64 575 -> 581, 634 -> 650).
+#: Shares of the blocks of keys that would leave multiprocessors idle at the end.
 COUNT = 3
 
 

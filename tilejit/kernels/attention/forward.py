@@ -29,7 +29,8 @@ from tilejit.kernels.attention.cases import (
     with_rows,
 )
 from tilejit.kernels.attention.decode import decode, decodes
-from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kernel
+from tilejit.kernels.attention.forward_kernel import attention_kernel, join_kernel, turn_kernel
+from tilejit.kernels.attention.scores import Shares
 
 #: Programs take several blocks of queries where the longest one has at most so much of the average's work.
 UNEQUAL = 1.11
@@ -43,6 +44,11 @@ TURNS = {128: "scores", 192: "products", 256: True}
 STAYS = 32 << 20
 #: Keys from which on three warpgroups are faster with a causal mask, by the bytes of an element.
 LONG = {1: 4096, 2: 8192}
+#: What takes as long as so many blocks of keys: a program's start and end, those of a share, whose sums are written and
+#: read, those of two shares of a program that goes on, and the launch that joins shares.
+START, SHARE, TWO, JOIN = 2, 5, 6, 2
+#: Shares of a block of queries.
+PARTS = 16
 #: Places of arrays in a call.
 _Q, _K, _V, _OUT, _LSE, _EXTRAS = range(6)
 
@@ -129,6 +135,21 @@ def keys_of_tile(size: int, queries: int, keys: int, wide: int, wide_v: int, cau
                key=lambda n: sum(_padded(x, n) for x in seen) * (1 + BESIDE[size] / n))
 
 
+def _shared(tiles: int, length: int, chip: int, several: bool) -> Shares | None:
+    """Where it takes less time to divide blocks of queries, of `length` blocks of keys, that would leave
+    multiprocessors idle at the end. several: a program takes more than one, and shares of two of these then."""
+    over, found = tiles % chip, []
+    for parts in range(2, min(PARTS, length) + 1):
+        quota = tilejit.cdiv(length, parts)
+        if several:
+            quota = max(quota, tilejit.cdiv(over * length, chip))
+            found.append((quota + TWO, length, quota))
+        else:
+            found.append((tilejit.cdiv(over * parts, chip) * (quota + SHARE), parts * quota, quota))
+    time, each, quota = min(found, default=(length, 0, 0))
+    return Shares(tiles - over, each, quota) if over and time + JOIN < length + START else None
+
+
 def _padded(n: int, block: int) -> int:
     return tilejit.cdiv(n, block) * block
 
@@ -175,10 +196,12 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     blocks = tilejit.cdiv(queries, bm)
     size = keys * (wide + wide_v) * k.dtype.bytes
     together, unequal = _dealt(heads * batch, size, blocks, chip) if case.high else (1, 1.0)
+    alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)  # sequences
+    count = blocks * heads * batch
     if persistent is None:
-        alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)  # sequences
-        persistent = plain and split == 1 and alike and not (case.dropout or tiles) \
-            and max(wide, wide_v) <= 128 and (bm > 128 or blocks * heads * batch > chip and unequal <= UNEQUAL)
+        narrow = max(wide, wide_v) <= (128 if q.dtype.bytes == 1 else 192)
+        persistent = plain and split == 1 and alike and not (case.dropout or tiles) and (
+            narrow or not case.high and bn <= 64) and (bm > 128 or count > chip and unequal <= UNEQUAL)
     # No registers for scores ahead where three warpgroups also have ends or several blocks.
     ahead = bm > 128 and not ends and not any(infos)
     turns = plain and max(wide, wide_v) <= (128 if eight else 64) and TURNS.get(bm, False)
@@ -188,17 +211,33 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
         GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
         PERSISTENT=persistent, TURNED=eight, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16,
         products_ahead=ahead or None, ping_pong=turns, TOGETHER=together)
-    grid = (min(chip, blocks * heads * batch),) if persistent else (blocks * together, heads // together, batch)
+    grid = (min(chip, count),) if persistent else (blocks * together, heads // together, batch)
     work, values = Work(_EXTRAS + len(infos)), At(_V, blocks_of(v, bn, wide_v))
+    shares = None
+    if alike and split == 1 and not (case.high or infos[7] or persistent and wide_v > 192):  # registers
+        shares = _shared(count, tilejit.cdiv(keys, bn), chip, persistent)
+    if shares is not None:
+        over = count - shares.whole
+        programs, fp32 = tilejit.cdiv(over * shares.length, shares.quota), tilejit.language.float32
+        grid = (chip if persistent and shares.whole else shares.whole + programs,)
+        sums, rows = (At(work.new((programs + over, n, bm), fp32)) for n in (wide_v, 2))
+        shares = shares._replace(sums=sums, rows=rows)
     if eight:
         at, turned = _turned(work, v)
         values = At(at, tilejit.TensorDescriptor.template(turned, turned.shape, turned.strides, (1, 1, wide_v, bn)))
     opts = options(case, filled(extras, [given(_EXTRAS + i, x) for i, x in enumerate(infos)]), infos)
+    opts = opts._replace(shares=shares)
     work.launches.append(Launch(kernel, grid, (
         At(_Q, blocks_of(q, bm, wide)), At(_K, blocks_of(k, bn, wide)), values,
         At(_OUT, ragged_rows(out, bm, wide_v) if packed else blocks_of(out, bm, wide_v)), given(_LSE, lse),
         q.shape[0] if packed else queries, keys, factor(case, extras), heads, batch,
         with_rows(opts, case, At(_K), At(_V), k, v))))
+    if shares is not None:
+        work.launches.append(Launch(
+            join_kernel.partial(RAISED=v.dtype.bytes == 1, GROUP=heads // kv_heads, BM=bm, DV=wide_v, num_warps=4,
+                                launch_pdl=True),
+            (over, bm // 16), (
+                At(_OUT, blocks_of(out, 16, wide_v)), given(_LSE, lse), queries, keys, heads, batch, opts)))
     return work
 
 

@@ -180,9 +180,10 @@ def give(acc, most, total, RAISED: tl.constexpr, out_desc, lse, queries, begin, 
 def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, begin, head, batch, part, heads,
                       batches, opts, GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                       PARTS: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-                      DV: tl.constexpr, BEHIND: tl.constexpr = False):
+                      DV: tl.constexpr, slot=-1, start=0, stop=0, BEHIND: tl.constexpr = False):
     """BM rows from `begin` on: queries of one head, or those of PACK heads. Blocks of keys that nothing masks come
-    ahead of the others. BEHIND: all rows may lie behind the queries, and walk no keys then."""
+    ahead of the others. BEHIND: all rows may lie behind the queries, and walk no keys then. slot: where the sums of
+    keys from `start` to `stop` go, -1 for all keys and the result."""
     rows = tl.arange(0, BM)
     at = place(batch, head, heads, queries, keys, opts.sequences)
     if PACK > 1:
@@ -222,6 +223,8 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
             each = tl.cdiv(tl.cdiv(tl.maximum(high - low, 0), BN), PARTS) * BN
             low = low + part * each
             high = tl.minimum(high, low + each)
+        if opts.shares is not None:
+            low, high = start, tl.minimum(high, stop)
         if SPLIT == 2:
             full = tl.minimum(tl.maximum(low, tl.cdiv(full, BN) * BN), high)
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, full, None, scale, begin,
@@ -237,8 +240,50 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
         if TAIL:
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, high, None, scale, begin,
                                     prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True)
-    give(acc, most, total, k_desc.dtype.primitive_bitwidth == 8, out_desc, lse, queries, begin, head, kv_head, batch,
-         part, heads, batches, at, opts, GROUP, PACK, BM, DV)
+    if slot < 0:
+        give(acc, most, total, k_desc.dtype.primitive_bitwidth == 8, out_desc, lse, queries, begin, head, kv_head,
+             batch, part, heads, batches, at, opts, GROUP, PACK, BM, DV)
+    elif opts.shares is not None:
+        where = rows[:, None] * DV + tl.arange(0, DV)[None, :]
+        tl.store(opts.shares.sums + slot.to(tl.int64) * (BM * DV) + where, acc)
+        row = opts.shares.rows + slot * (2 * BM) + rows
+        tl.store(row, most)
+        tl.store(row + BM, total)
+
+
+@tilejit.kernel
+def part_of(j, i, shares, BN: tl.constexpr):
+    """Of the i-th block of queries of which program j has a share: its number, slot, and keys from where to where."""
+    first = j * shares.quota
+    block = first // shares.length + i
+    start = tl.maximum(first - block * shares.length, 0)
+    stop = tl.minimum(first + shares.quota - block * shares.length, shares.length)
+    return shares.whole + block, j + block, start * BN, stop * BN
+
+
+@tilejit.kernel
+def join_kernel(out_desc, lse, queries, keys, heads, batches, opts, RAISED: tl.constexpr, GROUP: tl.constexpr,
+                BM: tl.constexpr, DV: tl.constexpr):
+    """The results of blocks in shares, in the order of their keys. Programs (shared blocks, BM // 16), 16 rows each."""
+    block, chunk, shares = tl.program_id(0), tl.program_id(1), opts.shares
+    tile, blocks, rows = shares.whole + block, tl.cdiv(queries, BM), chunk * 16 + tl.arange(0, 16)
+    head, batch = tile // blocks % heads, tile // blocks // heads
+    most, total = tl.full([16], float("-inf"), tl.float32), tl.zeros([16], tl.float32)
+    acc = tl.zeros([16, DV], tl.float32)
+    where = rows[:, None] * DV + tl.arange(0, DV)[None, :]
+    first, last = block * shares.length // shares.quota, ((block + 1) * shares.length - 1) // shares.quota
+    for slot in tl.range(first + block, last + block + 1):
+        x = tl.load(shares.sums + slot.to(tl.int64) * (BM * DV) + where)
+        own = tl.load(shares.rows + slot * (2 * BM) + rows)
+        new = tl.maximum(most, own)
+        origin = tl.where(new == float("-inf"), 0.0, new)
+        before, now = tl.exp2(most - origin), tl.exp2(own - origin)
+        acc = acc * before[:, None] + x * now[:, None]
+        total = total * before + tl.load(shares.rows + slot * (2 * BM) + BM + rows) * now
+        most = new
+    at = place(batch, head, heads, queries, keys, opts.sequences)
+    give(acc, most, total, RAISED, out_desc, lse, queries, tile % blocks * BM + chunk * 16, head, head // GROUP, batch,
+         0, heads, batches, at, opts, GROUP, 1, 16, DV)
 
 
 @tilejit.kernel
@@ -255,48 +300,66 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
     sequence, kv heads, PACK, d] then). PARTS: so many programs have a part of the keys each; out_desc has their results
     (fp32) one after another along the batch.
 
-    Programs (query blocks * TOGETHER, heads / TOGETHER, batches * PARTS), or fewer in one dimension that take one block
-    after the other (PERSISTENT: the next one's keys are loaded while this one's result is stored). Blocks with the most
-    keys come first, of TOGETHER heads at a time. TURNED: v_desc is of what `turn_kernel` makes, with blocks
-    [1, 1, DV, BN]."""
+    Programs (query blocks * TOGETHER, heads / TOGETHER, batches * PARTS); in one dimension one for each block and share
+    (opts.shares), or fewer that take one block after the other (PERSISTENT: the next one's keys are loaded while this
+    one's result is stored). Blocks with the most keys come first, of TOGETHER heads at a time. TURNED: v_desc is of
+    what `turn_kernel` makes, with blocks [1, 1, DV, BN]."""
     if PERSISTENT:
-        blocks, each, own = tl.cdiv(queries, BM), tl.num_programs(0), tl.program_id(0)
-        if opts.band.right is None or TOGETHER > 1:
+        blocks, each, own, shares = tl.cdiv(queries, BM), tl.num_programs(0), tl.program_id(0), opts.shares
+        slot, start, stop = -1, 0, keys
+        if opts.band.right is None:
+            tiles = blocks * heads * batches
+            rounds = tl.cdiv(tiles - own, each)
+            count = rounds
+            if shares is not None:
+                rounds, end = shares.whole // each, (tiles - shares.whole) * shares.length
+                last = (tl.minimum((own + 1) * shares.quota, end) - 1) // shares.length
+                count = rounds + tl.maximum(last + 1 - own * shares.quota // shares.length, 0)
+        elif TOGETHER > 1:
             # Dealt to and fro, and every other section of heads from its other end, so that all have as much to do.
             other = each - 1 - own
-            sections = 1
-            if opts.band.right is not None:
-                sections = heads * batches // TOGETHER
-            tiles = blocks * heads * batches // sections
+            sections = heads * batches // TOGETHER
+            tiles = blocks * TOGETHER
             rounds, odd = tiles // each, tiles // each % 2 == 1
             rest = tiles - rounds * each
             first = rounds + (tl.where(odd, other, own) < rest)
             both = first + rounds + (tl.where(odd, own, other) < rest)
-            for i in tl.range(0, sections // 2 * both + sections % 2 * first):
+            count = sections // 2 * both + sections % 2 * first
+        else:
+            # The block with the most keys goes with the one with the fewest, and so on: all pairs have as many.
+            pairs = tl.cdiv(blocks, 2)
+            count = tl.cdiv(pairs * heads * batches - own, each) * 2
+        for i in tl.range(0, count, num_stages=1 if D > 192 or DV > 192 else None):
+            if opts.band.right is None:
+                tile = own + i * each
+                if shares is not None:
+                    slot, start, stop = -1, 0, keys
+                    if i >= rounds:
+                        tile, slot, start, stop = part_of(own, i - rounds, shares, BN)
+                head, number = tile // blocks, tile % blocks
+            elif TOGETHER > 1:
                 at = i % both
                 section = i // both * 2 + (at >= first)
                 at = tl.where(at >= first, at - first, at)
                 tile = at * each + tl.where((at + section) % 2 == 0, own, other)
-                head, number = tile // blocks, tile % blocks
-                if opts.band.right is not None:
-                    head, number = section * TOGETHER + tile % TOGETHER, blocks - 1 - tile // TOGETHER
-                queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM,
-                                  head % heads, head // heads, 0, heads, batches, opts, GROUP, PACK, TAIL, SPLIT,
-                                  PARTS, TURNED, BM, BN, D, DV)
-        else:
-            # The block with the most keys goes with the one with the fewest, and so on: all pairs have as many.
-            pairs = tl.cdiv(blocks, 2)
-            for i in tl.range(0, tl.cdiv(pairs * heads * batches - own, each) * 2):
+                head, number = section * TOGETHER + tile % TOGETHER, blocks - 1 - tile // TOGETHER
+            else:
                 pair = own + i // 2 * each
                 head, first = pair // pairs, pair % pairs
                 number = tl.where(i % 2 == 0, blocks - 1 - first, first)
                 number = tl.where((i % 2 == 1) & (first == blocks - 1 - first), blocks, number)
-                queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM,
-                                  head % heads, head // heads, 0, heads, batches, opts, GROUP, PACK, TAIL, SPLIT,
-                                  PARTS, TURNED, BM, BN, D, DV, True)
+            queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM, head % heads,
+                              head // heads, 0, heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN,
+                              D, DV, slot, start, stop, opts.band.right is not None and TOGETHER == 1)
     else:
-        batch = tl.program_id(2)
-        queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale,
-                          (tl.num_programs(0) - 1 - tl.program_id(0)) // TOGETHER * BM,
-                          tl.program_id(1) * TOGETHER + tl.program_id(0) % TOGETHER, batch // PARTS, batch % PARTS,
-                          heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV)
+        number, head = (tl.num_programs(0) - 1 - tl.program_id(0)) // TOGETHER, tl.program_id(0) % TOGETHER
+        head, batch, part = tl.program_id(1) * TOGETHER + head, tl.program_id(2) // PARTS, tl.program_id(2) % PARTS
+        slot, start, stop = -1, 0, keys
+        if opts.shares is not None:
+            tile, blocks = tl.program_id(0), tl.cdiv(queries, BM)
+            if tile >= opts.shares.whole:
+                tile, slot, start, stop = part_of(tile - opts.shares.whole, 0, opts.shares, BN)
+            number, head, batch = tile % blocks, tile // blocks % heads, tile // blocks // heads
+        queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM, head, batch, part,
+                          heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV, slot, start,
+                          stop)

@@ -79,6 +79,18 @@ class Lists(NamedTuple):
     block: Any
 
 
+class Shares(NamedTuple):
+    """Blocks of queries from the `whole`-th on are divided by their keys: of the blocks of keys of all of them, of
+    `length` each, a program takes the next `quota`. `sums` [slots, BM, DV] and `rows` [slots, 2, BM] (greatest scores,
+    sums of weights) have what program j finds for block t in slot j + t."""
+
+    whole: Any
+    length: Any
+    quota: Any
+    sums: Any = None
+    rows: Any = None
+
+
 class Options(NamedTuple):
     """What may be asked beside plain arrays. sinks [heads]: scores of a key whose value is zero. descales: q [batch,
     heads], k, v [batch, kv heads]."""
@@ -90,6 +102,7 @@ class Options(NamedTuple):
     lists: Lists | None = None
     sinks: Any = None
     descales: tuple[Any, Any, Any] | None = None
+    shares: Shares | None = None
 
 
 class Place(NamedTuple):
