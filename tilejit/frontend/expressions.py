@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import types
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -236,6 +237,9 @@ class Expressions(Loops):
     # -- attributes and subscripts --
     def expr_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.expr(node.value)
+        if type(owner) is types.ModuleType and hasattr(owner, node.attr):
+            value = getattr(owner, node.attr)
+            return value.value if isinstance(value, constexpr) else value
         if isinstance(owner, constexpr):
             if node.attr == "value":
                 return owner.value

@@ -52,6 +52,7 @@ TRAITS = {
     "collective": "the threads of a program exchange values for it",
     "barrier": "begins with a barrier of all threads of the role",
     "registers": "names registers anew or makes constants",
+    "as_asked": "makes no registers of numbers and addresses that nobody asks for",
     "takes_pending": "may take accumulators that products are in flight to",
     # scheduling
     "scheduled": "made by scheduling",

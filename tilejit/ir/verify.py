@@ -134,9 +134,11 @@ def _op(op: Op, scope: set[Value]) -> None:
         inferred = define.infer(op) or []
     except CompilationError as e:
         raise _Broken(op, e.message) from e
-    right = len(inferred) == len(op.results)
-    for i, (t, r) in enumerate(zip(inferred, op.results)):
-        right = right and (t is r.type or _alike(t, r.type))
+    results, right = op.results, True
+    if results[1:] or not results or inferred[1:] or not inferred:
+        right = len(inferred) == len(results)
+    for i, r in enumerate(results):
+        right = right and (inferred[i] is r.type or _alike(inferred[i], r.type))
         if r.op is not op or r.index != i:
             raise _Broken(op, f"result {i} does not point back to its op")
     if not right:

@@ -12,8 +12,8 @@ AHEAD, LOOKS = 2, 8
 
 
 def keep_in_step(fn: Function) -> Function:
-    products = any(op.name == "dot" for op in listed(fn.body))
-    for loop in [op for op in listed(fn.body) if op.attrs.get("in_step")]:
+    products = [op for op in listed(fn.body) if op.name == "dot"]
+    for loop in [op for op in listed(fn.body) if op.name == "for" and op.attrs.get("in_step")]:
         body, every = loop.regions[0], loop.attrs["in_step"]
         why = "it is in another loop" if loop.parent is not fn.body else "it counts in 64 bits" \
             if body.args[0].type != int32 else "there are products" if products else ""

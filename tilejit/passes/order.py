@@ -22,11 +22,13 @@ class _Rule:
 def order_accesses(fn: Function) -> Function:
     if fn.attrs.get("num_ctas", 1) > 1:
         return fn
-    if fn.attrs["num_warps"] > 1:
+    ops = listed(fn.body)
+    writes = [op for op in ops if "write" in op.define.effects]
+    if fn.attrs["num_warps"] > 1 and [op for op in writes if op.define.layout == "access"]:
         _order(fn.body, [], _WARPS)
-    if any(_is_copy(op) for op in listed(fn.body)):
+    if writes and [op for op in ops if "tma" in op.define.traits]:
         _order(fn.body, [], _COPIES)
-        if any(op.attrs.get("copies") for op in listed(fn.body)):
+        if [op for op in listed(fn.body) if "copies" in op.attrs]:
             fn.attrs["inline"] = "what it stores is loaded again, by TMA or behind it"
     return fn
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tilejit.ptx.tensor_maps import Written
 
 EMITTERS: dict[str, Callable[[Emitter, Op], None]] = {}
-#: Ops whose emitters make no register of what has none (`Emitter.asked`).
-_REGISTER_BY_REGISTER = ("add", "sub", "mul", "ptr_add", "cast", "expand_dims", "broadcast")
 
 
 def emits(*names: str) -> Callable[[Callable[[Emitter, Op], None]], Callable[[Emitter, Op], None]]:
@@ -185,7 +183,7 @@ class Emitter:
         name, attrs = op.name, op.attrs
         if "runs" in attrs or attrs.get("vec", 1) > 1 and op.define.operands[i] == "ptr":
             return range(0, self.count(op.operands[i].type), attrs.get("runs") or attrs["vec"])
-        if name not in _REGISTER_BY_REGISTER or not counts(op.result):
+        if "as_asked" not in op.define.traits or not counts(op.result):
             return None
         if self.steps.by_roots(op):
             return self.steps.roots(op.result)

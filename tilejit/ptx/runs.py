@@ -50,9 +50,9 @@ def _joins(e: Emitter, op: Op) -> bool:
     if count < _LEAST or count % _PAIR:
         return False
     if not e.run.keys().isdisjoint(op.operands):
-        return not any("" in e.get(v) for v in op.operands if v not in e.run)
+        return not [v for v in op.operands if v not in e.run and "" in e.values[v]]
     different = set(zip(*map(e.get, op.operands)))
-    return len(different) == count and not any("" in x for x in different)  # copies are computed once, whole
+    return len(different) == count and not [x for x in different if "" in x]  # copies are computed once, whole
 
 
 def _sunk(v: Value) -> bool:

@@ -53,7 +53,7 @@ def decide(fn: Function) -> Function:
             fn.attrs["producers"] = 1 + streams  # setmaxnreg alone wants a warpgroup
         _say_roles(fn, threads)
     _write_rings(fn, ops, rings)
-    for loop in [op for op in ops if op.attrs.get("in_flight")]:
+    for loop in [op for op in ops if op.name == "for" and op.attrs.get("in_flight")]:
         names = [dot.result.name or "accumulator" for dot in chain_of(loop)]
         fn.say("round_in_flight", f"loop at {loop.place}: one round of wgmma stays in flight ({', '.join(names)})",
                loop.place, products=len(names))

@@ -99,13 +99,13 @@ def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
         return known[op.parent]
 
     def sources(v: Value) -> list[Value]:
-        edge = edge_of(v)
-        found = around(v.op) if isinstance(v.op, Op) else []
+        edge, maker = edge_of(v), v.op
+        found = around(maker) if type(maker) is Op else []
         if edge is not None:
             return [*found, *edge[1].sources, *controls(edge[0])]
-        if isinstance(v.op, Op):
-            return [*found, *v.op.operands, *(x for r in v.op.regions for op in listed(r) for x in op.operands)]
-        return controls(v.op.parent) if v.op is not None and v.op.parent is not None else []  # an induction variable
+        if type(maker) is Op:
+            return [*found, *maker.operands, *[x for r in maker.regions for op in listed(r) for x in op.operands]]
+        return controls(maker.parent) if isinstance(maker, Block) and maker.parent else []  # an induction variable
 
     return reached([v for at, operands in wanted.items() for v in (*operands, *around(at))], sources)
 

@@ -53,6 +53,7 @@ def _declare(names: str, operands: str, rule, docs: dict[str, str], traits: str 
         infer.__doc__ = docs[name]
         infer.__module__ = __name__
         more = [trait for trait, those in (("commutative", "add mul and or xor"),
+                                           ("as_asked", "add sub mul"),
                                            ("idempotent", "minimum maximum and or"),
                                            ("keeps_sign", "add mul idiv irem minimum or shr shl"))
                 if name in those.split()]
@@ -115,7 +116,7 @@ def select(o: Op) -> list[Type]:
     return [a]
 
 
-@op("cast", "x", "dtype rounding?", traits="elementwise cheap keeps_sign", host="cast")
+@op("cast", "x", "dtype rounding?", traits="elementwise cheap keeps_sign as_asked", host="cast")
 def cast(o: Op) -> list[Type]:
     """Conversion to `dtype`: floats round to nearest even (rtz if `rounding` says so), fp to int truncates, to int1 is
     `!= 0`, int narrowing wraps; fp to fp8 saturates to the largest finite value (fp8e5 by rtz keeps infinities).
@@ -132,7 +133,7 @@ def bitcast(o: Op) -> list[Type]:
     return [with_elem(o.operands[0].type, dst)]
 
 
-@op("ptr_add", "ptr offset", traits="elementwise cheap same_memory")
+@op("ptr_add", "ptr offset", traits="elementwise cheap same_memory as_asked")
 def ptr_add(o: Op) -> list[Type]:
     """Pointer plus `offset` elements, sign- or zero-extended to 64 bits by its type."""
     p, off = (v.type for v in o.operands)

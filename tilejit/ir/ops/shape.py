@@ -56,7 +56,7 @@ def _splat(m: Any, o: Op, x: np.ndarray) -> Any:
     return np.broadcast_to(x, tuple(o.attrs["shape"]))
 
 
-@op("broadcast", "x", "shape", traits="cheap shape spreads registers same_memory keeps_sign", layout="maps",
+@op("broadcast", "x", "shape", traits="cheap shape spreads registers same_memory keeps_sign as_asked", layout="maps",
     backward=lambda o, layout: layout.project(_tile(o).shape))
 def broadcast(o: Op) -> list[Type]:
     """Repeat along the dimensions where x has size 1; ranks are equal."""
@@ -71,7 +71,7 @@ def _broadcast(m: Any, o: Op, x: np.ndarray) -> Any:
     return np.broadcast_to(x, tuple(o.attrs["shape"]))
 
 
-@op("expand_dims", "x", "axis", traits="cheap shape spreads registers same_memory keeps_sign", layout="maps",
+@op("expand_dims", "x", "axis", traits="cheap shape spreads registers same_memory keeps_sign as_asked", layout="maps",
     forward=lambda o, layout: layout.expand_dims(o.attrs["axis"]),
     backward=lambda o, layout: layout.drop_dim(o.attrs["axis"]))
 def expand_dims(o: Op) -> list[Type]:
