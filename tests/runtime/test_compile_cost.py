@@ -64,9 +64,11 @@ def slopes(points: list[tuple[int, int]]) -> list[float]:
 
 @pytest.mark.parametrize("kernel, lengths", [(chain, (16, 32, 64, 128)), (many_loads, (8, 16, 32, 64))])
 def test_linear_in_the_length_of_a_kernel(kernel: Any, lengths: tuple[int, ...]) -> None:
-    """Twice the ops: twice the work, in every pass. (Whether tiles should go through a loop is asked of long code.)"""
-    found = slopes([cost(kernel, "*fp32", "*fp32", BLOCK=1024, LENGTH=n) for n in lengths])
-    assert max(found) <= 1.25 * min(found), found
+    """Twice the ops: twice the work, in every pass. (Whether tiles should go through a loop is asked of long code only.)
+    """
+    calls = [cost(kernel, "*fp32", "*fp32", BLOCK=1024, LENGTH=n)[1] for n in lengths]
+    found = [more / few for few, more in zip(calls, calls[1:])]
+    assert max(found) <= 2.3 and found[-1] <= 2.1, found
 
 
 def test_elements_are_cheap() -> None:
