@@ -85,6 +85,25 @@ def test_numbers_of_16_bits_behind_masks(compiled):
     assert compiled
 
 
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=["bf16", "fp32"])
+def test_no_spills_in_gradients_of_norms(compiled, dtype):
+    """What needs most registers: two sums, a third row, weights of 32 bits."""
+    for columns in (2048, 16384, 131072):
+        x, w = np.zeros((600, columns), BF16), np.zeros(columns, dtype)
+        norm_gradients.rmsnorm_gradient(x, x, w, w, 1e-5, 0.0, True, True)
+        norm_gradients.add_layernorm_gradient(x, x, x, w, w, 1e-5, 0.0, True, True)
+    assert compiled
+
+
+def test_losses_in_registers(compiled):
+    """Cross-entropy alone stores no row, but is one of vectors as other kernels of rows are."""
+    for columns in (1001, 50257):
+        compiled.clear()
+        kernels.cross_entropy(np.zeros((2, columns), BF16), np.zeros(2, np.int64), None, -100, 0.1)
+        made = of_length(compiled[0], spanned(compiled[0], columns))
+        assert "vectors in registers" in made.report() and "ld.global.v4" in made.ptx and not made.resources.spill_stores
+
+
 WIDTHS = [1, 7, 64, 128, 1000, 1001, 1024, 4096, 4097, 5120, 8192, 16384, 20000, 32768, 50257, 65536, 131072, 262144,
           1 << 20]
 

@@ -80,7 +80,7 @@ def test_emulated(shape):
     assert rel_error(x, d / own.sum()) < 1e-5
 
 
-@pytest.mark.parametrize("shape", [(5, 48), (4, 4096), (4, 20000), (33000, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 48), (4, 4096), (4, 4097), (4, 20000), (33000, 3)], ids=str)
 def test_losses_emulated(shape):
     """Losses alone: rows together and one by one, in blocks, and so many that a cluster sums their losses."""
     x, t, _ = logits_of(*shape, dtype=np.float32)

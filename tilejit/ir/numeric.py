@@ -1,9 +1,4 @@
-"""Arithmetic of tile IR's element types on numpy arrays, bit for bit.
-
-Functions take and return arrays (0-d for scalars) of the element type's numpy dtype: bf16 and fp8 are ml_dtypes, tf32
-is float32, int1 is bool, pointers are int64. Results are rounded to nearest even once; functions that the GPU
-approximates (exp, sin, ...) give the rounded float64 result.
-"""
+"""Arithmetic of tile IR's element types on numpy arrays, bit for bit."""
 from __future__ import annotations
 
 import math

@@ -1,9 +1,4 @@
-"""The chips that PTX is written for.
-
-`sm_90a` is Hopper (wgmma, TMA, setmaxnreg). `sm_80` is the portable subset: mma.sync, ldmatrix, cp.async, mbarriers
-without transactions; its PTX runs on every later GPU, its cubins only on compute capability 8.x. (CUDA programming
-guide, "PTX Compatibility", "Binary Compatibility", "Technical Specifications per Compute Capability".)
-"""
+"""The chips that PTX is written for."""
 from __future__ import annotations
 
 from dataclasses import dataclass

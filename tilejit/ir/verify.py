@@ -1,10 +1,4 @@
-"""The verifier: what must hold of tile IR between any two passes.
-
-Ops have the operands, attributes, result types (layouts aside) and regions that the table says; values are used in
-scope; an elementwise op's tiles share one layout, once assigned; a pending accumulator is only handed on, issued to or
-waited for, and no wait lets a product stay in flight whose sums, slots or registers are used behind it (`flight.py`;
-not where groups in flight are `uncounted`).
-"""
+"""The verifier: what must hold of tile IR between any two passes."""
 from __future__ import annotations
 
 from tilejit.errors import CompilationError, VerificationError

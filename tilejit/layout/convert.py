@@ -1,9 +1,4 @@
-"""How to move a tile from one distributed layout to another, as cheaply as the two layouts allow.
-
-`plan(src, dst)` asks in turn: is every element already in the right thread (`Registers`), in the right warp (`Swaps`
-where lanes exchange halves of their registers, else `Shuffles`), or must it go through shared memory (`ThroughShared`)?
-A tile in shared memory is a layout of `offset`; addresses are xors of constants per bit (`address_bits`).
-"""
+"""How to move a tile from one distributed layout to another, as cheaply as the two layouts allow."""
 from __future__ import annotations
 
 from contextlib import suppress

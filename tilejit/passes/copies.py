@@ -82,6 +82,8 @@ def copy_problem(op: Op) -> str:
     if problem := refused(op):
         return problem
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
+    if op.attrs.get("ragged"):
+        return "its mask may end among a thread's neighbouring elements"
     size = op.attrs["vec"] * t.elem.bytes
     if size not in SIZES:
         return f"a thread's neighbouring addresses are not known to be aligned to 4 bytes ({size} found)"

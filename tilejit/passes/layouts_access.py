@@ -5,9 +5,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilejit.ir import Function, Op, Value, enclosing, listed, total_warps, walk
+from tilejit.ir import Block, Function, Op, Value, enclosing, listed, needed, reached, total_warps, walk
 from tilejit.ir.target import target_of
-from tilejit.ir.types import Ptr, Tile, bf16, elem_of, fp16, fp32
+from tilejit.ir.types import DType, Ptr, Tile, bf16, elem_of, fp16, fp32, int32, int64
 from tilejit.layout.clusters import copies, cta_bases, parts_of, strips_of
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import Basis, LinearLayout
@@ -32,9 +32,20 @@ class Accesses:
         self.products = any(op.name == "dot" for op in listed(fn.body))
         self.ops = [op for op in listed(fn.body)
                     if op.define.layout == "access" and isinstance(op.operands[0].type, Tile)]
+        #: Tiles whose innermost accesses all are of 4 bytes and more, if only by masks that end among those; none where
+        #: products need the registers.
+        self.ragged: set[tuple[tuple[int, ...], int]] = set()
         #: (shape, fastest dimension) -> elements an access, the widest of all accesses of that shape, so that
         #: they share a layout.
         self.widths: dict[tuple[tuple[int, ...], int], int] = {}
+        alike: dict[tuple[tuple[int, ...], int], list[Op]] = {}
+        for op in self.ops:
+            alike.setdefault((op.operands[0].tile.shape, fastest(op, facts)), []).append(op)
+        for key, ops in alike.items():
+            deepest = max(map(loops_around, ops))
+            if not self.products and all(loops_around(op) < deepest or
+                                         access_width(op, facts, key[1], True) * _bytes(op) >= 4 for op in ops):
+                self.ragged.add(key)
         for op in self.ops:
             key = (op.operands[0].tile.shape, fastest(op, facts))
             self.widths[key] = max(self.widths.get(key, 1), self._width(op))
@@ -55,9 +66,11 @@ class Accesses:
                     self.narrowest[t.shape[0]] = min(size, self.narrowest.get(t.shape[0], size))
 
     def _width(self, op: Op) -> int:
-        t = op.operands[0].tile
-        spread = max(1, t.numel // (32 * self.warps))
-        return min(access_width(op, self.facts, fastest(op, self.facts)), spread)
+        spread = max(1, op.operands[0].tile.numel // (32 * self.warps))
+        return min(self._widest(op, fastest(op, self.facts)), spread)
+
+    def _widest(self, op: Op, dim: int) -> int:
+        return access_width(op, self.facts, dim, (op.operands[0].tile.shape, dim) in self.ragged)
 
     def _of_whole_sectors(self, shape: tuple[int, ...], dim: int) -> int:
         """Elements an access of a shape. Where the widest has others write 16 bytes of each 32 or more that a thread
@@ -122,7 +135,7 @@ class Accesses:
         if op.name != "store" or held is None or held.odd_dims or held.rank < 2 or held.zero_bits("lane"):
             return None
         t, dim = op.operands[0].tile, fastest(op, self.facts)
-        width = min(access_width(op, self.facts, dim), self.widths[t.shape, dim])
+        width = min(self._widest(op, dim), self.widths[t.shape, dim])
         return with_vectors(held, dim, width) if held.contiguous_registers(dim) < width else None
 
     def narrower(self, op: Op, layout: LinearLayout) -> bool:
@@ -131,7 +144,7 @@ class Accesses:
 
     def vector(self, op: Op, layout: LinearLayout) -> int:
         dim = fastest(op, self.facts)
-        return min(access_width(op, self.facts, dim), layout.contiguous_registers(dim))
+        return min(self._widest(op, dim), layout.contiguous_registers(dim))
 
     def cycles(self, op: Op, layout: LinearLayout) -> float:
         """Cycles of one warp: an instruction takes one per cache line that it touches, or one per sector written or two
@@ -194,14 +207,39 @@ def fastest(op: Op, facts: Facts) -> int:
     return max(range(len(run)), key=lambda d: (run[d], d))
 
 
-def access_width(op: Op, facts: Facts, dim: int) -> int:
-    """Elements per instruction along `dim`; atomics go one by one, unless reductions take vectors."""
+def access_width(op: Op, facts: Facts, dim: int, ragged: bool = False) -> int:
+    """Elements per instruction along `dim`; atomics go one by one, unless reductions take vectors. `ragged`: as many as
+    addresses allow, where a mask that ends among them would leave less than 4 bytes.
+    """
     elem = elem_of(op.operands[0].type)
     assert isinstance(elem, Ptr)
     if "atomic" in op.define.traits and not op.attrs.get("unread"):
         return 1
-    mask = mask_of(op)
-    return vector_width(facts[op.operands[0]], elem.elem.bytes, None if mask is None else facts[mask], dim)
+    mask, size, info = mask_of(op), elem.elem.bytes, facts[op.operands[0]]
+    width = vector_width(info, size, None if mask is None else facts[mask], dim)
+    if ragged and mask is not None and width * size < 4 and op.name in ("load", "store") and \
+            isinstance(elem.elem, DType) and elem.elem.kind != "bool" and not op.attrs.get("volatile"):
+        whole = vector_width(info, size, None, dim)
+        return whole if whole * size >= 4 and _is_run(mask, facts, dim, whole) else width
+    return width
+
+
+def _is_run(mask: Value, facts: Facts, dim: int, width: int) -> bool:
+    """Whether of each `width` elements along a dimension those in the mask lie side by side."""
+    if facts[mask].constancy[dim] >= width:
+        return True
+    op = mask.op
+    if not isinstance(op, Op):
+        return False
+    if op.name == "and" or op.name == "convert":
+        return all(_is_run(v, facts, dim, width) for v in op.operands)
+    if op.name in ("broadcast", "expand_dims"):
+        at = dim - (op.name == "expand_dims" and dim > op.attrs["axis"])
+        return _is_run(op.operands[0], facts, at, width)
+    if op.name != "cmp" or op.attrs["pred"] == "ne" or elem_of(op.operands[0].type) not in (int32, int64):
+        return False
+    a, b = (facts[v] for v in op.operands)
+    return a.contiguity[dim] >= width <= b.constancy[dim] or b.contiguity[dim] >= width <= a.constancy[dim]
 
 
 def mask_of(op: Op) -> Value | None:
@@ -226,6 +264,7 @@ def set_vectors(fn: Function, facts: Facts) -> None:
 
     `facts` are from before conversions, whose facts are added.
     """
+    products = any(op.name == "dot" for op in listed(fn.body))
     for op in listed(fn.body):
         if op.name == "convert":
             facts[op.result] = facts[op.operands[0]]
@@ -241,5 +280,30 @@ def set_vectors(fn: Function, facts: Facts) -> None:
         if not isinstance(t, Tile):
             continue
         assert t.layout is not None
-        op.attrs["vec"] = max(min(t.layout.contiguous_registers(d), access_width(op, facts, d))
-                              for d in range(len(t.shape))) if t.shape else 1
+        op.attrs["vec"], strict = (max(
+            (min(t.layout.contiguous_registers(d), access_width(op, facts, d, ragged)) for d in range(len(t.shape))),
+            default=1) for ragged in (not products, False))
+        if strict < op.attrs["vec"]:
+            op.attrs["ragged"] = True
+            for v in reached([mask_of(op)], lambda v: v.op.operands if v.op.name == "and" else ()):  # type: ignore
+                if v.op.name == "cmp":  # type: ignore[union-attr]
+                    v.op.attrs["ragged"] = True  # type: ignore[union-attr]
+    if any(op.attrs.get("ragged") for op in listed(fn.body)):
+        for block in {op.parent for op in listed(fn.body)}:
+            assert block is not None
+            _load_together(block)
+
+
+def _load_together(block: Block) -> None:
+    """Ragged loads right behind the loads before them: nothing moves over their branches later."""
+    ops, at = list[Op](), 0  # where the next may stand
+    for op in block.ops:
+        if op.attrs.get("ragged") and op.name == "load":
+            first = needed([op], ops[at:])
+            ops[at:] = [*(x for x in ops[at:] if x in first), op, *(x for x in ops[at:] if x not in first)]
+            at += len(first)
+        else:
+            ops.append(op)
+            if op.name == "load" or not op.define.pure or op.regions:
+                at = len(ops)
+    block.ops[:] = ops

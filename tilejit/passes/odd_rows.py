@@ -206,7 +206,7 @@ class Row:
             return False
         self.first = next((op for op in accesses if op.name == "load" and self._varies(op.operands[0])), None)
         others = [op for op in accesses if op.name == "load" and op is not self.first]
-        if self.first is None or not any(op.name == "store" for op in accesses):
+        if self.first is None:
             return False
         self.varies, self.facts = varying(self.fn), analyse(self.fn)
         self.unit = UNIT // elem_of(self.first.result.type).bytes  # type: ignore[union-attr]

@@ -15,7 +15,8 @@ _ROUNDS = 16
 
 def simplify(fn: Function) -> Function:
     for _ in range(_ROUNDS):
-        rewriter = _Rewriter(bool(fn.attrs.get("walks")), fn.attrs.get("num_ctas", 1))
+        narrow = bool(fn.attrs.get("walks") or fn.attrs.get("maxnreg"))
+        rewriter = _Rewriter(narrow, fn.attrs.get("num_ctas", 1))
         rewriter.block(fn.body)
         replace(fn.body, rewriter.mapping)
         drop_dead(fn)  # leaves nothing that could be rewritten further

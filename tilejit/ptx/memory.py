@@ -1,10 +1,10 @@
 """Global memory access: vector loads and stores with masks, and atomics; memory of each thread (`stack`)."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tilejit.errors import CompilationError
-from tilejit.ir import Op, Value
+from tilejit.ir import Op, Value, reached
 from tilejit.ir.scratch import element_bytes, kept_bytes
 from tilejit.ir.types import DType, Tile, elem_of
 from tilejit.ptx.arith import literal, suffix
@@ -45,8 +45,17 @@ def _load(e: Emitter, op: Op) -> None:
     filled = op.operands[2].op if others else None
     if cls == "b16" and isinstance(filled, Op) and filled.name == "const":  # no copies (miscompiles.py)
         others = [literal(filled.attrs["value"], t)] * len(out)
+    whole = None
+    if masks and vec > 1 and op.attrs.get("ragged"):
+        for i, r in enumerate(out):
+            p(f"mov.{cls}", r, others[i] if others else zero)
+        whole = _ends(e, op.operands[1], vec, lambda i, at, inside: load(
+            e, opcode, t, [out[i]], f"[{pointers[at]}+{(i - at) * max(1, t.bits // 8)}]", inside))
     for i in range(0, len(out), vec):
         regs = out[i:i + vec]
+        if whole:
+            load(e, opcode, t, regs, f"[{pointers[i]}]", whole[i])
+            continue
         pred = masks[i] if masks else None
         if pred:
             for j, r in enumerate(regs):
@@ -59,6 +68,54 @@ def _load(e: Emitter, op: Op) -> None:
                     p(f"mov.{cls}", r, others[i + j] if others else zero)
         load(e, opcode, t, regs, f"[{pointers[i]}]", pred)
     e.set(op.result, out)
+
+
+def _ends(e: Emitter, mask: Value, vec: int, access: Callable[[int, int, str], None]) -> dict[int, str]:
+    """Of vectors that a mask has in part: calls `access` for each element, i of the vector from `at` on, behind a
+    branch. Returns what says for each vector that the mask has all of it.
+    """
+    p, skip, masks, parts = e.p, e.p.label("whole"), e.get(mask), dict[int, str]()
+    whole = {i: p.new("pred", "and.pred", masks[i], masks[i + vec - 1]) for i in range(0, len(masks), vec)}
+    for at, w in whole.items():
+        parts[at] = p.new("pred", "not.pred", w)
+        for c in reached([mask], _terms):  # comparisons of a vector's elements change once
+            if c in e.values and c.op.name != "and":  # type: ignore[union-attr]
+                ends = p.new("pred", "or.pred", e.get(c)[at], e.get(c)[at + vec - 1])
+                parts[at] = p.new("pred", "and.pred", parts[at], ends)
+    some, *rest = parts.values()
+    for part in rest:
+        some = p.new("pred", "or.pred", some, part)
+    p("bra", skip, pred=f"!{some}")
+    for at, part in parts.items():
+        apart = dict[Value, str]()
+        for i in range(at, at + vec):
+            access(i, at, p.new("pred", "and.pred", _inside(e, mask, i, at, apart), part))
+    p.place(skip)
+    return whole
+
+
+def _terms(v: Value) -> Sequence[Value]:
+    return v.op.operands if isinstance(v.op, Op) and v.op.name == "and" else ()
+
+
+def _inside(e: Emitter, mask: Value, i: int, at: int, apart: dict[Value, str]) -> str:
+    """A mask's element, found by how far apart numbers are at the first of its vector (`apart`): all elements' masks
+    would be many registers, all the time."""
+    op, p = mask.op, e.p
+    again = isinstance(op, Op) and (op.name == "and" or op.attrs.get("ragged") and e.values.keys() >= {*op.operands})
+    if not isinstance(op, Op) or not again:
+        return e.get(mask)[i]
+    if op.name == "and":
+        return p.new("pred", "and.pred", *(_inside(e, v, i, at, apart) for v in op.operands))
+    (a, m, some), (b, n, others) = ((*e.steps.of(v)[i],) for v in op.operands)
+    (a_at, m_at, some_at), (b_at, n_at, others_at) = ((*e.steps.of(v)[at],) for v in op.operands)
+    if (a, b, some, others) != (a_at, b_at, some_at, others_at):
+        return e.get(mask)[i]
+    if mask not in apart:
+        wide = [r if elem_of(v.type).bits == 64 else p.new("b64", "cvt.s64.s32", r)
+                for v in op.operands for r in [e.get(v)[at]]]
+        apart[mask] = p.new("b64", "sub.s64", *wide)
+    return p.new("pred", f"setp.{op.attrs['pred']}.s64", apart[mask], n - n_at - m + m_at)
 
 
 def writer(e: Emitter, op: Op) -> str | None:
@@ -80,9 +137,12 @@ def _store(e: Emitter, op: Op) -> None:
     masks = e.get(op.operands[2]) if len(op.operands) > 2 else None
     owner, vec = writer(e, op), op.attrs.get("vec", 1)
     opcode, t = opcode_of(op, "st"), elem_of(op.operands[1].type)
+    whole = _ends(e, op.operands[2], vec, lambda i, at, inside: store(
+        e, opcode, t, [values[i]], f"[{pointers[at]}+{(i - at) * max(1, t.bits // 8)}]", both(e, owner, inside))) \
+        if masks and vec > 1 and op.attrs.get("ragged") else {}
     for i in range(0, len(values), vec):
         store(e, opcode, t, values[i:i + vec], f"[{pointers[i]}]",
-              both(e, owner, masks[i] if masks else None))
+              both(e, owner, whole.get(i) or (masks[i] if masks else None)))
 
 
 # -- atomics --

@@ -1,8 +1,4 @@
-"""The disk cache of compiled kernels: one file per entry, written atomically, checked on every read.
-
-A JSON header line (key, sizes, checksum, metadata, resources, report), the PTX, the cubin. A damaged file is a miss.
-Locks only save work (`turn`). The folder must belong to the user alone, and links are not followed.
-"""
+"""The disk cache of compiled kernels: one file per entry, written atomically, checked on every read."""
 from __future__ import annotations
 
 import contextlib

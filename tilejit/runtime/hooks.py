@@ -1,10 +1,4 @@
-"""Hooks: functions called before and after every launch with what is known of it, and NVTX ranges.
-
-    tilejit.hooks.enter(lambda launch: print(launch.name, launch.grid))
-
-Triton's `launch_enter_hook` and `launch_exit_hook` are called by these. Launches of `kernel.bind(...)` and replays of
-CUDA graphs are not told.
-"""
+"""Hooks: functions called before and after every launch with what is known of it, and NVTX ranges."""
 from __future__ import annotations
 
 import sys

@@ -1,8 +1,4 @@
-"""The way to a cached kernel without reading sources: notes say which sources led to which entry.
-
-A note lists every function that a kernel reaches, by file, time and size, what each read (constants by value,
-kernels by place), and the key. Where any changed, texts are hashed. Functions of no file are not noted.
-"""
+"""The way to a cached kernel without reading sources: notes say which sources led to which entry."""
 from __future__ import annotations
 
 import hashlib

@@ -1,9 +1,4 @@
-"""Launchers: functions generated for one signature of one kernel, for launches in a microsecond or two.
-
-One compares whether the call is of its signature (types, dtypes, devices, alignment, constants, classes of
-integers); another call goes on to the next, at last to `Partial._slowly`. Then it fills a ready parameter block and
-calls the driver.
-"""
+"""Launchers: functions generated for one signature of one kernel, for launches in a microsecond or two."""
 from __future__ import annotations
 
 import struct

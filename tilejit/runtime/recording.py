@@ -1,8 +1,4 @@
-"""One call of a host function, written down and made into a function that does it again.
-
-What a `Recorder`, a hook of launches, saw becomes a `replay`, which allocates, writes addresses into ready parameter
-blocks, and calls the driver. A call that cannot be done so says why in `refused`.
-"""
+"""One call of a host function, written down and made into a function that does it again."""
 from __future__ import annotations
 
 import sys

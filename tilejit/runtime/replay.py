@@ -1,17 +1,4 @@
-"""Host functions that launch kernels, called at the price of their launches: `@tilejit.replayed`.
-
-    @tilejit.replayed
-    def softmax(x, out=None):
-        out = tilejit.empty_like(x) if out is None else out
-        softmax_kernel[...](x, out, ...)
-        return out
-
-A call is known by *facts*: of arrays the type, dtype, shape, strides, device, alignment (the address modulo 16) and
-which are at one address; of all else the value; and the knobs that hold. The second call with equal facts is recorded
-(`recording.py`), later ones do not run its Python.
-
-What a function does must follow from the facts of its arguments alone: docs/runtime.md says what that asks of it.
-"""
+"""Host functions that launch kernels, called at the price of their launches: `@tilejit.replayed`."""
 from __future__ import annotations
 
 import inspect

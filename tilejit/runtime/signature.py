@@ -1,9 +1,4 @@
-"""What a kernel is specialised by, and what the compiler is told of each argument.
-
-A *key* is computed at every launch, a description (`Param` or `Const`) for a new key. As in Triton, 1 becomes a
-constant, integers divisible by 16 and aligned pointers are marked; also integers divisible by 8, or not negative.
-Constants are told apart by type.
-"""
+"""What a kernel is specialised by, and what the compiler is told of each argument."""
 from __future__ import annotations
 
 import sys

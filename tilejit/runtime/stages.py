@@ -1,10 +1,4 @@
-"""Every stage of a compilation as a numbered text file, to read or replace.
-
-TILEJIT_DUMP=dir writes `dir/<kernel>/00-frontend.tile ... 11-kernel.ptx` (`all`: to stderr). TILEJIT_OVERRIDE=dir reads
-the file of the same name, with or without its number, in place of the stages `frontend`, `layouts`, those of the
-scheduler (`annotated`, `rotated`, `planned`, `asyncify`, `stores`, `cluster`, `prefetch`, `split`, `release`,
-`sink_waits`, `ping_pong`, `early`, `strips`, `scheduled`) and `kernel.ptx`; the launch metadata stays the compiler's.
-"""
+"""Every stage of a compilation as a numbered text file, to read or replace."""
 from __future__ import annotations
 
 import sys

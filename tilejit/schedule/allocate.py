@@ -1,8 +1,4 @@
-"""Places buffers, barriers and scratch areas in shared memory.
-
-Areas that are not in use at the same time (`liveness.py`) share bytes as far as that is needed, and no more dearly than
-needed (`separate.py`). Barriers share with nobody: they are initialised before the roles start, and never invalidated.
-"""
+"""Places buffers, barriers and scratch areas in shared memory."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""Atomics of one number, and what they order: writes of the async proxy, and the other CTAs of a cluster.
-
-A cluster does its atomic of one number once, in the first thread of the first CTA: between a barrier of the role in all
-CTAs, if it releases or its result is needed, and telling all of them (docs/scheduling.md, *Clusters*).
-"""
+"""Atomics of one number, and what they order: writes of the async proxy, and the other CTAs of a cluster."""
 from __future__ import annotations
 
 from collections.abc import Collection

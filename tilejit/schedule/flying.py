@@ -1,8 +1,4 @@
-"""Products that stay in flight round a loop, which carries them as `pending`.
-
-Those of a loop that only passes its sums on (`in_flight`) are waited for behind it; those of one whose next product is
-issued ahead (`pairs`) where they are used: in the next trip, behind the loop, or in branches there.
-"""
+"""Products that stay in flight round a loop, which carries them as `pending`."""
 from __future__ import annotations
 
 from tilejit.ir import Block, Builder, Op, Value, edges, inside, replace

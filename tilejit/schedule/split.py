@@ -1,8 +1,4 @@
-"""Writes roles, each a slice of the function, and the protocol between them.
-
-The producer keeps fills, and whatever decides where, whether and how often they happen, the store role the stores, the
-consumers everything else; all the whole loop nest, so nested and persistent loops need no special case.
-"""
+"""Writes roles, each a slice of the function, and the protocol between them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

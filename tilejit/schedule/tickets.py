@@ -1,8 +1,4 @@
-"""Tickets: puts the protocol of rings in the place of fills and awaits.
-
-A ticket, the running (slot, parity) pair, is carried through every loop and branch that takes one, so it runs on across
-outer loops, and a persistent kernel never drains its rings between tiles.
-"""
+"""Tickets: puts the protocol of rings in the place of fills and awaits."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,11 +1,4 @@
-"""The rates of a chip (`kernels/chips/*.json`), from measured times of many ways to compute random products.
-
-    python -m tilejit calibrate [--seconds 150] [--seed N] [--times FILE] [--out FILE]
-
-Device time by CUDA graphs. `kernels.estimate`'s rates are fitted to two thirds (least squares of logarithms, near
-the best ways and the former rates); the other third gives the error. Needs torch and a GPU; `--times` also reads
-what was measured before.
-"""
+"""The rates of a chip (`kernels/chips/*.json`), from measured times of many ways to compute random products."""
 from __future__ import annotations
 
 import json

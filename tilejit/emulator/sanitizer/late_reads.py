@@ -1,8 +1,4 @@
-"""Loads of shared memory that may still be under way when their warp arrives on an mbarrier.
-
-ptxas (13.0) puts an arrival behind the loads before it, and does not wait for their registers: on an H100 a copy which
-that allowed came first. So a load counts until the warp uses what it loads.
-"""
+"""Loads of shared memory that may still be under way when their warp arrives on an mbarrier."""
 from __future__ import annotations
 
 import re

@@ -1,8 +1,4 @@
-"""The interpreter loop: runs one warp until it must wait, exits, faults or meets what Python carries out.
-
-A warp is a tree of *splits*, groups of lanes with one pc. A divided split waits at the immediate post-dominator
-while children run; any ready one may, so sides that wait for each other do not deadlock.
-"""
+"""The interpreter loop: runs one warp until it must wait, exits, faults or meets what Python carries out."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,8 +1,4 @@
-"""Blocks of tensors without TMA: what descriptor loads and stores become where the chip has none.
-
-Operands: those of `make_desc` (a base pointer, 16-byte aligned, rank sizes, rank strides, of which the last is 1 and
-the others multiples of 16 bytes), then rank offsets, the last a multiple of 16 bytes.
-"""
+"""Blocks of tensors without TMA: what descriptor loads and stores become where the chip has none."""
 from __future__ import annotations
 
 from math import prod

@@ -1,8 +1,4 @@
-"""Ops that scheduling adds: rings of buffers, mbarriers, asynchronous copies and products, roles.
-
-A *ticket* is the running (slot, parity) pair of a ring. Producers wait `empty` at parity^1, `expect` bytes on `full`,
-then copy; consumers wait `full` at parity, use the slot, and arrive on `empty`. The allocator sets offsets.
-"""
+"""Ops that scheduling adds: rings of buffers, mbarriers, asynchronous copies and products, roles."""
 from __future__ import annotations
 
 from tilejit.errors import CompilationError

@@ -19,9 +19,8 @@ REDUCTIONS = ("mean", "sum", "none")
 #: Elements of long rows that a program has at a time; those of a CTA of sums of rows' losses, at least and at most, and
 #: the most CTAs of such a sum; columns from which on two CTAs read a row of 16 bits.
 BLOCK, PART, CTAS, DIVIDED = 4096, (256, 2048), 8, 65536
-#: Elements of a warp, and of a program at least, of rows read once; the widest that a program has whole; the least and
-#: the widest of those that may begin anywhere, whose elements each have an address and a mask.
-WARP, WHOLE, UNEVEN = 2048, 16384, (1024, 8192)
+#: Elements of a warp, and of a program at least, of rows read once; the widest that a program has whole.
+WARP, WHOLE = 2048, 16384
 
 
 @tilejit.kernel
@@ -299,7 +298,8 @@ class Call:
             return
         launch, size, even = launch_of(x, double=2048), tilejit.array_info(x.array).dtype.bytes, x.columns % 16 == 0
         # what smoothing, caps and weights need beside a row is in registers
-        scarce = any(self.numbers[1:]) and x.columns > (131072 if even else 8192)
+        spare = even or dx is None and size < 8 and self.weight is None
+        scarce = any(self.numbers[1:]) and x.columns > (131072 if spare else 8192)
         if not launch.whole or scarce or dx is None and even and x.columns > WHOLE:
             kernel = long_cross_entropy_kernel
             options = {"BLOCK": BLOCK // 4 if size == 8 else BLOCK, "num_warps": 8, "PER": 16 // size if even else 1}
@@ -309,7 +309,7 @@ class Call:
         else:
             kernel = cross_entropy_kernel
             block, warp = launch.options["BLOCK"], WARP // 4 if size == 8 else WARP
-            if dx is None and (even or x.columns * size % 16 == 0 or UNEVEN[0] <= block <= UNEVEN[1]):
+            if dx is None and (even or x.columns * size % 16 == 0):
                 many = max(1, min(warp // block, tilejit.next_power_of_2(x.n)))
                 options = {"BLOCK": block, "num_warps": max(1, many * block // warp)}
                 launch = RowLaunch((tilejit.cdiv(x.n, many),), many, options, True)

@@ -89,7 +89,7 @@ def elements(*matrices: Matrix, flat: bool = True) -> tuple[tuple[Matrix, ...], 
     first = matrices[0]
     n, columns = first.n, first.columns
     if flat and n > 1 and all(m.pitch == columns for m in matrices):
-        matrices = tuple(Matrix(m.array, 1, n * columns, n * columns) for m in matrices)
+        matrices = tuple(Matrix(m.array, 1, n * columns, 0) for m in matrices)  # 0: of whole vectors
         n, columns = 1, n * columns
     if not n * columns:
         return matrices, (0,), {"BLOCK": 16, "ROWS": 1}

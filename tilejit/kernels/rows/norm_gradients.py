@@ -76,7 +76,11 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
             dw_sum += grads * h
         if db is not None:
             db_sum += grads
-        d = g * r - (h * (slope * r * r) + level * r)
+        if weight is not None and weight.dtype.element_ty.primitive_bitwidth > 16:  # found again: registers are scarce
+            g = grads * ((w.to(v.dtype) if offset is None else w.to(v.dtype) + offset) * r)
+        else:
+            g *= r
+        d = g - (h * (slope * r * r) + level * r)
         if more is not None:
             d += tl.load(more + row * more_pitch + cols, inside, other=0.0).to(d.dtype)
         put(out + row * out_pitch + cols, d, inside)
