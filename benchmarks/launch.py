@@ -4,19 +4,19 @@
 
 All contenders of all cases run in rounds, one after the other, 50 calls at a time (they fit the launch queue), behind
 as many that are not timed (arrays and code are in the caches); figures are medians over rounds, so what slows the host
-for a while slows no case alone. All is timed on one core, where the driver's call was shortest: on a shared host some
-cores are a third slower than the rest. Absolute goals are of a machine on which cuLaunchKernel took 4.6 us (`DRIVER`):
-beside each stands what it is of that call, and what our call is of it here, so that a slow CPU is seen as such. `other
-addresses`: each call gets other arrays of the same facts, of 64 sets. `fresh`: the function allocates its result.
-`bound`: repeated as it was (`bind`). `new shape`: the first call with sizes that were not seen, of a kernel that is
-loaded.
+for a while slows no case alone. A round is timed on one core, where the driver's call was shortest just before: on a
+shared host some cores are, for a while, a third slower than the rest. Absolute goals are of a machine on which
+cuLaunchKernel took 4.6 us (`DRIVER`): beside each stands what it is of that call, and what our call is of it here, so
+that a slow CPU is seen as such. `other addresses`: each call gets other arrays of the same facts, of 64 sets. `fresh`:
+the function allocates its result. `bound`: repeated as it was (`bind`). `new shape`: the first call with sizes that
+were not seen, of a kernel that is loaded.
 """
 from __future__ import annotations
 
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 CALLS, ROUNDS, SETS = 50, 61, 64
@@ -71,12 +71,12 @@ def bare_plain(entry: Any, flat: tuple) -> Call:
     return lambda kept=frame: call(function, 1, 1, 1, threads, 1, 1, shared, stream, address, 0)
 
 
-def settle(fn: Call) -> tuple[float, float]:
-    """Keep this thread on the core where fn is shortest. Microseconds of a call there, and on the slowest core."""
+def settle(fn: Call, cores: Iterable[int]) -> tuple[float, float]:
+    """Keep this thread on that one of the cores where fn is shortest. Microseconds of a call there, and on the slowest core."""
     times: dict[int, float] = {}
-    for core in os.sched_getaffinity(0):
+    for core in cores:
         os.sched_setaffinity(0, {core})
-        times[core] = statistics.median(once(fn) for _ in range(9))
+        times[core] = statistics.median(once(fn) for _ in range(5))
     best = min(times, key=lambda core: times[core])
     os.sched_setaffinity(0, {best})
     return times[best], max(times.values())
@@ -203,9 +203,13 @@ def launch(out: str) -> list[str]:
 
     table, missed = [], []
     found = {case: {n: fn for n, fn in each.items() if runs(n, fn if callable(fn) else fn[0])} for case, each in cases()}
-    fast, slow = settle(found["3 arrays"]["driver"])  # threads that torch has started by now keep all cores
-    print(f"  the driver's call: {fast:.2f} us on the core that all is timed on, {slow:.2f} on the slowest")
-    taken = [{case: [once(fn) for fn in each.values()] for case, each in found.items()} for _ in range(3 + ROUNDS)][3:]
+    taken, calls, cores = [], [], os.sched_getaffinity(0)
+    for _ in range(3 + ROUNDS):
+        calls.append(settle(found["3 arrays"]["driver"], cores))  # threads that torch has started by now keep all cores
+        taken.append({case: [once(fn) for fn in each.values()] for case, each in found.items()})
+    del taken[:3]
+    fast, slow = (statistics.median(each) for each in zip(*calls))
+    print(f"  the driver's call: {fast:.2f} us on the core that a round is timed on, {slow:.2f} on the slowest")
     for case, contenders in found.items():
         names, rounds = [*contenders], [r[case] for r in taken]
         times = {n: statistics.median(r[i] for r in rounds) for i, n in enumerate(names)}
