@@ -3,8 +3,10 @@
     PYTHONPATH=. python benchmarks/holdout.py [--count 300] [--seed N] [--dtype bf16,fp8,batched,grouped] [--seconds 400]
                                               [--best] [--out FOLDER]
     PYTHONPATH=. python benchmarks/holdout.py --shapes 4x200x14118,19x21x13779
+    PYTHONPATH=. python benchmarks/holdout.py --dtype batched --shapes 8x591x8x2064
 
-`batched`: up to 64 products of bf16 at once; `grouped`: M rows in up to 32 groups of random sizes. `--best` also measures
+`batched`: up to 64 products of bf16 at once; `grouped`: M rows in up to 32 groups of random sizes; how many comes before
+M, N and K in the record (not in those before 2026-11-28). `--best` also measures
 the likeliest ways of each bf16 and fp8 product whose lines TMA reads, and says how far the choice is from the best.
 
 The seed is fresh at each run, and printed. Every result is checked against a float64 product of sampled rows, in an
@@ -31,8 +33,10 @@ from records import pair_ratio, record, row
 
 #: M, N and K lie between 1 and LARGEST, with at most PRODUCTS multiplications and BYTES of operands and result.
 LARGEST, PRODUCTS = 16384, 2 ** 36
+#: Seconds of work before a product is timed: while its kernels are compiled clocks go down.
+AWAKE = 0.1
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn"}
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 
 
 def shapes(count: int, rng: random.Random) -> list[Shape]:
@@ -65,29 +69,30 @@ def wrong(out: Any, a: Any, b: Any, rng: random.Random) -> float:
 
 
 def several(shape: Shape, dtype: str, rng: random.Random) -> tuple[Any, Any, Callable[[], Any], Callable[[], Any], Any]:
-    """Operands of batched or grouped products, our call and torch's, and where ours goes."""
+    """Operands of (how many) batched or grouped products, our call and torch's, and where ours goes."""
     import torch
 
     from tilejit.kernels import batched_matmul, grouped_matmul
 
-    m, n, k = shape
+    count, m, n, k = shape
     if dtype == "batched":
-        count = min(rng.choice((2, 8, 32, 64)), max(1, PRODUCTS // (m * n * k)))
         a, b = (torch.randn(count, *s, device="cuda").bfloat16() for s in ((m, k), (k, n)))
         out, peer = (torch.full((count, m, n), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(2))
         return a, b, lambda: batched_matmul(a, b, out=out), lambda: torch.bmm(a, b, out=peer), out
-    groups = rng.choice((2, 8, 32))
-    ends = sorted(rng.randrange(m + 1) for _ in range(groups - 1))
+    ends = sorted(rng.randrange(m + 1) for _ in range(count - 1))
     offsets = torch.tensor([0, *ends, m], device="cuda", dtype=torch.int32)
-    a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(groups, n, k, device="cuda").bfloat16().transpose(1, 2)
+    a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(count, n, k, device="cuda").bfloat16().transpose(1, 2)
     out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
     return (a, b, lambda: grouped_matmul(a, b, offsets, out=out),
             lambda: torch._grouped_mm(a, b, offs=offsets[1:], out_dtype=torch.bfloat16), out)
 
 
 def measure_several(shape: Shape, dtype: str, rng: random.Random, rounds: int) -> dict[str, Any]:
-    """One row of the record, of batched or grouped products in whole units of 16 bytes."""
-    shape = (shape[0], *(-(-x // 8) * 8 for x in shape[1:]))
+    """One row of the record, of batched or grouped products (so many, or any) in whole units of 16 bytes."""
+    *count, m, n, k = (*shape[:-2], *(-(-x // 8) * 8 for x in shape[-2:]))
+    if not count and dtype == "batched":
+        count = [min(rng.choice((2, 8, 32, 64)), max(1, PRODUCTS // (m * n * k)))]
+    shape = (*(count or [rng.choice((2, 8, 32))]), m, n, k)
     a, b, ours, theirs, out = several(shape, dtype, rng)
     ours()
     want = theirs().double()
@@ -100,7 +105,11 @@ def measure_several(shape: Shape, dtype: str, rng: random.Random, rounds: int) -
 def against(shape: Shape, dtype: str, ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> dict[str, Any]:
     """Interleaved replays of both."""
     calls = max(2, min(20, int(2e11 / (2.0 * math.prod(shape)))))
-    times = bench_group({"ours": graph_burst(ours, calls), "cublas": graph_burst(theirs, calls)}, rounds, burst_ms=1.0, rest=1.0)
+    bursts, until = {"ours": graph_burst(ours, calls), "cublas": graph_burst(theirs, calls)}, time.monotonic() + AWAKE
+    while time.monotonic() < until:
+        for burst in bursts.values():
+            burst(2)
+    times = bench_group(bursts, rounds, burst_ms=1.0, rest=1.0)
     ratio, spread = pair_ratio(times["ours"], times["cublas"])
     mine, peers = (1e3 * float(np.median(times[x])) for x in ("ours", "cublas"))
     return row("matmul_holdout", "x".join(map(str, shape)), dtype, mine, "cuBLAS", peers, "us", ratio, spread)
@@ -161,7 +170,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
         return f"{what}: {len(some)} shapes, geomean {mean:.3f}, least {min(ratios):.3f}, {sum(r < 0.9 for r in ratios)} under 0.9"
 
     def sizes(r: dict[str, Any]) -> list[int]:
-        return [int(x) for x in r["case"].split("x")]
+        return [int(x) for x in r["case"].split("x")[-3:]]
 
     ragged = [r for r in rows if any(x % 8 for x in sizes(r))]
     out = [line("all", rows), line("ragged", ragged), line("aligned", [r for r in rows if r not in ragged])]
