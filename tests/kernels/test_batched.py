@@ -4,11 +4,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from product_launches import compiled, info
+from product_launches import CHIP, compiled, info
 from references import StandIn
 
 import tilejit
 from tilejit.kernels import batched, launches
+from tilejit.kernels._operands import operand
 from tilejit.kernels.batched import batched_matmul
 from tilejit.kernels.way import Way
 
@@ -39,6 +40,35 @@ def test_rows_of_blocks(monkeypatch, t, b_rows, options):
     batched_matmul(a, held, tiles=t, out=out)
     want = a.astype(np.float64) @ b.astype(np.float64)
     assert np.linalg.norm(out.astype(np.float64) - want) <= 8e-3 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("target", ["emulator", "evaluator"])
+@pytest.mark.parametrize("units, t", [((0, 16), Way(64, 16, 4, together=2)), ((0, 16), Way(64, 32, 4, k_bytes=256)),
+                                      ((16, 0), Way(128, 32, 8)), ((16, 16), Way(64, 16, 4)), ((0, 16), Way(64, 32, 4, swap=True))],
+                         ids=str)
+def test_threads_read_rows_shorter_than_lines(monkeypatch, units, t, target):
+    """Of each matrix of a stack, of which one's serves all; rows across K, what is left of it, tiles cut short. No
+    descriptor stands in for what threads read."""
+    seen = []
+    monkeypatch.setattr(batched, "_chosen", lambda p, a, b, chip: seen.append((a, b)) or (t, units))
+    of_a, of_b = ((3, 200, 24), (1, 200, 16)) if units[0] else ((3, 90, 200), (3, 200, 16))
+    a, b = normal(*of_a).transpose(0, 2, 1) if units[0] else normal(*of_a), normal(*of_b)
+    out = np.full((3, a.shape[1], 16), np.nan, BF16)
+    with tilejit.knobs(target=target, arch="sm_90a"):
+        batched_matmul(a, b, out=out)
+        (launch,) = batched._work(*([(*map(tilejit.array_info, (a, b)), None, tilejit.array_info(out))]), None, None, 132, None).launches
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.linalg.norm(out.astype(np.float64) - want) <= 8e-3 * np.linalg.norm(want)
+    text = compiled(launch, {0: "*bf16:16", 1: "*bf16:16"}).ptx
+    assert "cp.async.cg" in text and ("cp.async.bulk.tensor.3d.shared" in text) is not all(units)
+
+
+def test_few_columns_are_read_by_threads():
+    """Of 8 columns, row-major, rows are a part of a line each."""
+    kind = batched.Problem
+    found = [batched._chosen(kind(591, n, 2064, b_rows=True, batches=8), *(
+        operand("test", x, info("bfloat16", *s), rank=3) for x, s in (("a", (8, 591, 2064)), ("b", (8, 2064, n)))), CHIP)[1] for n in (8, 128)]
+    assert found == [(0, 16), (0, 0)]
 
 
 def test_the_chip_decides_anew(monkeypatch):

@@ -48,7 +48,7 @@ def test_the_chips(path):
     found, given = chips.load(path), json.loads(path.read_text())
     assert given.keys() - {"like"} <= asdict(found).keys() and ("like" in given or given.keys() == asdict(found).keys() - {"hopper"})
     assert found.origin and found.origin == given["origin"]
-    assert all(v > 0 or v == 0 and k in ("outside", "pair") for k, v in asdict(found).items() if isinstance(v, (int, float)))
+    assert all(v > 0 or v == 0 and k in ("outside", "pair", "within") for k, v in asdict(found).items() if isinstance(v, (int, float)))
     assert set(found.speeds) <= {str(w) for w in LARGE}
 
 
@@ -289,3 +289,22 @@ def test_programs_share_multiprocessors_where_there_are_more_of_them():
     few, many = problem(8, 80 * 128, 14568), problem(8, 264 * 128, 14568)
     assert one(few, beside, CHIP) < 1.02 * one(few, alone, CHIP)
     assert one(many, beside, CHIP) > 1.3 * one(few, beside, CHIP)
+
+
+@pytest.mark.parametrize("k, k_bytes", [(8, 32), (16, 32), (24, 64), (32, 64), (40, 128)])
+def test_a_short_k_has_short_blocks(k, k_bytes):
+    """TMA would fill in the rest of a longer one."""
+    assert choose(problem(4000, 4096, k), CHIP).way.k_bytes == k_bytes
+
+
+@pytest.mark.parametrize("n, units", [(5448, (16, 16)), (5456, (0, 0))])
+def test_large_results_of_rows_that_begin_within_sectors(n, units):
+    """Of a short K: threads read both operands, so that programs do not run ahead of what they store."""
+    h100 = chips.load(chips.FOLDER / "h100.json")
+    a, b, c = (tilejit.ArrayInfo(0, tilejit.language.bfloat16, s, (s[1], 1), 0) for s in ((12147, 16), (16, n), (12147, n)))
+    call = module._call((a, b, None, c), None, 132, None, None)._replace(chip=h100)
+    assert module._route(call).call.problem.units == units
+
+
+def test_multiprocessors_of_four_are_neighbours():
+    assert (Way(256, 128, 4, 4).room(132), Way(256, 128, 8, 2).room(132), Way(128, 64, 4, 4, "K").room(132)) == (30, 66, 33)

@@ -59,7 +59,8 @@ class Matrix:
         lines that TMA reads, else 8."""
         size: int = self.dtype.bytes
         most = 16 if self.in_reach else 8
-        return gcd(self.info.address, self.pitch * size, self.lines[1] * size, most) // size or 1
+        apart = (x * size for x in self.strides[:-2])
+        return gcd(self.info.address, self.pitch * size, self.lines[1] * size, *apart, most) // size or 1
 
     @property
     def T(self) -> Matrix:

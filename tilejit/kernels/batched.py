@@ -8,13 +8,16 @@ from typing import Any
 import tilejit
 from tilejit.kernels._calls import Work, called
 from tilejit.kernels._operands import Matrix, new
-from tilejit.kernels.launches import multiply, whole
-from tilejit.kernels.planning import BY_K, LARGE, LONG, SMALL, choose, table, turned
-from tilejit.kernels.problem import call_of
+from tilejit.kernels.chip import Chip
+from tilejit.kernels.launches import load, multiply, whole
+from tilejit.kernels.matmul import strewn
+from tilejit.kernels.planning import BY_K, FOURS, LARGE, LONG, SHORT, SMALL, brief, choose, table, turned
+from tilejit.kernels.problem import Problem, call_of
 from tilejit.kernels.way import Way
 
 #: Without pairs that divide columns, and widths that leave too few registers for the batch's coordinates.
-TILES = tuple(t for t in (*LARGE, *SMALL, *LONG, *BY_K) if not t.columns and (t.ctas == 1 or t.n not in (176, 208)))
+TILES = tuple(t for t in (*LARGE, *SMALL, *LONG, *FOURS, *BY_K)
+              if not t.columns and (t.ctas == 1 or t.n not in (176, 208)))
 _BOTH = table(turned(TILES))
 #: Bytes of a batch's operands up to which L2 holds all of them; then two rows of tiles at a time: programs side by side
 #: share columns as well.
@@ -48,13 +51,28 @@ def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, mul
     if 0 in call.c.shape:
         return work
     p = replace(call.problem, batches=batches)
-    t = tiles or choose(p, call.chip, split=1, tiles=_BOTH).way
+    t, units = (tiles, (0, 0)) if tiles else _chosen(p, ma, mb, call.chip)
     blocks = tilejit.cdiv(p.k, t.step(p.size))
     group = FEW_ROWS if (m + n) * p.k_bytes <= IN_L2 else t.group(*t.computed(m, n), blocks)
+    high, wide = t.computed(t.m, t.n)
     # Programs of one CTA take longer if a launch begins while another ends; a tile that is hidden is best staged whole.
     multiply(work, call._replace(a=ma, b=mb, problem=p), t, walk=whole(group, batches),
+             a=load(ma, high, t.step(p.size), threads=units[0]), b=load(mb.T, wide, t.step(p.size), threads=units[1]),
+             num_stages=t.depth(call.c.dtype.bytes, copied=blocks * all(units)),
              launch_pdl=t.ctas > 1 or t.alone, store_stages=None if t.alone else 1 if t.in_turn else 2)
     return work
+
+
+def _chosen(p: Problem, a: Matrix, b: Matrix, chip: Chip) -> tuple[Way, tuple[int, int]]:
+    """A way, and in what units threads read the operands (0: TMA does): those that TMA reads slowly, or both."""
+    several = [(0, 0)]
+    if chip.hopper and a.dtype.bytes == 2 and a.unit == b.unit == 8:
+        slow = 16 * strewn(a, True), 16 * strewn(b, False)
+        short = p.k_bytes <= 2 * SHORT if any(slow) else p.k_bytes <= SHORT // 2 and not brief(p, chip)
+        several += [slow] * any(slow) + [(16, 16)] * short
+    plans = [choose(replace(p, units=units), chip, split=1, tiles=_BOTH) for units in several]
+    plan, units = min(zip(plans, several), key=lambda x: x[0].ns)
+    return plan.way, units
 
 
 def _single(x: Matrix) -> Matrix:

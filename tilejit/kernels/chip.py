@@ -34,7 +34,8 @@ class Chip:
     block takes whose sums are promoted, where its scales come with it, promoted: results of others; widened: weights
     that become 16-bit numbers, widens: those of a warpgroup. Not of all chips: outside: how much longer than others
     lines of tiles take L2 that lie beyond a matrix's end; pair: by how much longer products take whose CTAs share an
-    operand; behind: exponent of the sum of memory and what happens beside it."""
+    operand; behind: exponent of the sum of memory and what happens beside it; within: how much longer memory takes
+    results whose rows begin within sectors."""
 
     name: str
     multiprocessors: int
@@ -75,6 +76,7 @@ class Chip:
     outside: float
     pair: float
     behind: float
+    within: float
     #: Whether tensor cores take operands from shared memory (`wgmma`).
     hopper: bool = True
     #: By how much faster than `tensor` some tiles multiply under load: they read less for each product.

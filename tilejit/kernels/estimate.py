@@ -12,6 +12,8 @@ from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import SHARED, Way
 
 LINE, SECTOR = 128, 32
+#: Lines that L2 could give while it gives a row of less than half of one.
+SHORT = 2
 #: Share of busy multiprocessors from which on launches overlap without harm to memory's share of each.
 BUSY = 0.9
 #: What hangs over the end of a group of rows, which may be anywhere, of a tile, on average.
@@ -134,8 +136,12 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
         moved = f["scattered"] / chip.lined + f["lines"] * chip.row / f["stored"]
     stored = f["stored"] * (moved + (1 / chip.activation if p.activated else 0)) + chip.stored
     ends = stored * (1 + (turns - 1) * r["shown"])
+    # Of rows that begin within sectors memory is read, too, the more the further programs read ahead.
+    written = max(0.0, p.batches * p.m * p.n * p.out_bytes - chip.resident) / (chip.memory * chip.multiprocessors)
+    written *= 1 + (chip.within if p.pitches[2] % SECTOR and not all(p.units) else 0)
     meeting = chip.second + r["meeting"] * programs + r["turned"] * (p.m * p.n)
-    return r["fixed"] + time + np.where(divided, meeting, ends) + turns * r["meet"]
+    whole = ((time + ends) ** e + written ** e) ** (1 / e)
+    return r["fixed"] + np.where(divided, time + meeting, whole) + turns * r["meet"]
 
 
 def _block(p: Problem, table: Table, chip: Chip, down: _Array, across: _Array, programs: _Array,
@@ -169,7 +175,10 @@ def _block(p: Problem, table: Table, chip: Chip, down: _Array, across: _Array, p
         # What TMA fills in are lines of K (beyond a group's end are other rows, and threads read nothing there).
         of_first, of_second = table.sides(chip.outside * p.a_rows, chip.outside * (not p.b_rows))
         rows, columns = rows + of_first * (f["m"] - rows), columns + of_second * (f["n"] - columns)
-    return alone, (rows * first + columns * second) * r["l2"]
+    # Rows across K of which there are several to a line TMA asks for one by one.
+    of_first, of_second = table.sides(*(SHORT * LINE / p.size if 0 < width < LINE / 2 and not unit else 0.0
+                                        for width, unit in zip(p.across, p.units)))
+    return alone, (np.maximum(rows * first, of_first) + np.maximum(columns * second, of_second)) * r["l2"]
 
 
 def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> Any:

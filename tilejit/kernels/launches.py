@@ -38,7 +38,8 @@ def load(x: Matrix, rows: int, bk: int, eviction: str = "", threads: int = 0) ->
     """Of rows of an operand [rows, K], or of stacks; threads: bytes that those copy at once, 0: TMA does."""
     rows_first = tl.constexpr(x.rows_first)
     if threads:
-        return loads.pieces, (At(x.at), x.pitch, *x.lines, rows_first, tl.constexpr(threads // x.dtype.bytes))
+        apart = x.strides[0] if len(x.shape) == 3 and x.shape[0] > 1 else None
+        return loads.pieces, (At(x.at), apart, x.pitch, *x.lines, rows_first, tl.constexpr(threads // x.dtype.bytes))
     return loads.block, (x.descriptor(rows, bk), rows_first, eviction)
 
 
@@ -64,6 +65,8 @@ def multiply(work: Work, call: Call, t: Way, *, programs: int = 0, walk: Piece =
         walk = walks.parts, tuple(map(tl.constexpr, (t.parts, GROUP, beside)))
     functions, pieces = zip(walk, *((b, a) if t.swap else (a, b)), step,
                             last or stored(call.end, c.descriptor(high, wide)))
+    if loads.pieces in (a[0], b[0]):
+        options = {**options, "pointer_tma": False}
     kernel = product_kernel.partial(
         **dict(zip("MNK", (*t.computed(p.m, p.n), p.k))), BM=t.m, BN=t.n, BK=bk, SWAP=t.swap,
         **dict(zip(("WALK", "LOAD_A", "LOAD_B", "STEP", "END"), functions)), **{**t.options(straight), **options})
@@ -78,7 +81,8 @@ def add(work: Work, call: Call, t: Way, into: bool = False) -> None:
     a, b, c, p, chip, end = call
     (high, wide), bk, programs = t.computed(t.m, t.n), t.step(p.size), t.launched(p.m, p.n, chip.multiprocessors)
     group = GROUP if t.stream or t.k_ctas > 1 else t.group(*t.computed(p.m, p.n), tilejit.cdiv(p.k, bk))
-    options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes), launch_pdl=overlapping(p, t, programs, chip))
+    depth = t.depth(c.dtype.bytes, copied=tilejit.cdiv(p.k, bk) * all(p.units))
+    options: dict[str, Any] = dict(num_stages=depth, launch_pdl=overlapping(p, t, programs, chip))
     walk, last, left, evict = whole(group), None, 0, ""
     if into or t.stream and not t.parts:
         walk, last = (walks.stream, (t.stream, tl.constexpr(group))), handed(work, t, c, end, into)

@@ -12,7 +12,7 @@ from tilejit.kernels._operands import Matrix, new
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.copy import LINE, NEW, copy, made, pitched, time
 from tilejit.kernels.launches import add
-from tilejit.kernels.planning import Plan, brief, choose, described, likeliest
+from tilejit.kernels.planning import SHORT, Plan, brief, choose, described, likeliest
 from tilejit.kernels.problem import Call, call_of, facts
 from tilejit.kernels.product.kernel import product_kernel
 from tilejit.kernels.way import Way
@@ -159,7 +159,9 @@ def _routes(call: Call) -> Iterator[Route]:
         return
     short = brief(p, chip)
     results = [c] if c.in_reach else [c, pitched(c, True, spare=True)]
-    for (x, of_x), (y, of_y), z in product(_choices(a, True, short, chip), _choices(b, False, short, chip), results):
+    straight = short or p.k_bytes <= (2 * SHORT if strewn(a, True) or strewn(b, False) else SHORT // 2)
+    how = straight, 1 if short else _PIECE, chip
+    for (x, of_x), (y, of_y), z in product(_choices(a, True, *how), _choices(b, False, *how), results):
         if z is not c and (of_x or of_y):
             continue
         ns = chip.second * ((x is not a or y is not b) + (z is not c))
@@ -171,9 +173,14 @@ def _routes(call: Call) -> Iterator[Route]:
         yield Route(call._replace(a=x, b=y, c=z, problem=problem), plan, ns + plan.ns)
 
 
-def _choices(x: Matrix, k_last: bool, short: bool, chip: Chip) -> Iterator[tuple[Matrix, int]]:
-    """An operand, or a copy of it, and in what units threads read it (0: TMA does); short: K is one block."""
-    # Lines across K that are shorter than L2's, each of which TMA asks for.
+def strewn(x: Matrix, k_last: bool) -> bool:
+    """Whether lines are across K, several to one of L2: TMA asks for each."""
+    return x.rows_first != k_last and x.lines[1] * x.dtype.bytes < LINE // 2
+
+
+def _choices(x: Matrix, k_last: bool, straight: bool, least: int, chip: Chip) -> Iterator[tuple[Matrix, int]]:
+    """An operand, or a copy of it, and in what units threads read it (0: TMA does); straight: though TMA can; least:
+    bytes of a unit."""
     along, narrow = x.rows_first == k_last, x.lines[1] * x.dtype.bytes < LINE
     turned = x.dtype.bytes == 2 or along
     as_is, size = x.in_reach and turned, x.unit * x.dtype.bytes
@@ -181,5 +188,5 @@ def _choices(x: Matrix, k_last: bool, short: bool, chip: Chip) -> Iterator[tuple
         yield pitched(x, k_last if not turned or narrow else x.rows_first), 0
     if as_is:
         yield x, 0
-    if turned and chip.hopper and (short or not as_is and size >= _PIECE):
+    if turned and chip.hopper and (straight or strewn(x, k_last) or not as_is) and size >= least:
         yield x, size

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilejit import LaunchError
 from tilejit.kernels.chip import Chip
-from tilejit.kernels.estimate import Table, estimate, rates
+from tilejit.kernels.estimate import LINE, Table, estimate, rates
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import LEAST_BLOCKS, Way
 
@@ -29,6 +29,8 @@ SMALL = (*(Way(64, n, 4) for n in (*range(16, 144, 16), 160, 192, 224, 256)),
          *(Way(128, n, 4) for n in range(16, 144, 16)),
          *(Way(128, n, 8) for n in (128, 144, 176, 208, 224)), *(Way(128, n, 4, 2, "N") for n in range(32, 288, 32)))
 LONG = tuple(Way(64, n, 4, k_bytes=256) for n in (16, 32, 48, 64, 80, 96, 112, 128))
+#: Four CTAs of 64 rows, which share the columns: where lines begin within those of L2 that gives less than others take.
+FOURS = tuple(Way(256, n, 4, 4) for n in (128, 160, 192))
 #: Tiles whose K the CTAs of a program divide, which leave room for four blocks beside what those exchange.
 BY_K = tuple(Way(m, n, 4, ctas, "K", k_bytes=k) for n in (16, 32, 64, 128) for m, k in ((128, 128), (64, 256))
              for ctas in (2, 4, 8) if n * k < 128 * 256)
@@ -38,12 +40,15 @@ def turned(ways: Iterable[Way]) -> tuple[Way, ...]:
     return tuple(replace(w, swap=swap) for w in ways for swap in (False, True))
 
 
-ALL = Table(turned((*LARGE, *SMALL, *LONG, *BY_K)))
+ALL = Table(turned((*LARGE, *SMALL, *LONG, *FOURS, *BY_K)))
 #: Tiles for operands that consumers copy in small pieces: two programs a multiprocessor wait for memory in turn.
 POINTED = turned((*(Way(64, n, 4, together=2) for n in (16, 32)),
                   *(Way(128, n, 8, together=2) for n in (16, 32, 48)), Way(128, 64, 8), Way(128, 128, 8)))
 #: One operand by TMA: to that role two warpgroups hand registers, and so cannot share a multiprocessor.
 HALF_POINTED = turned((*(Way(64, n, 4, together=2) for n in (16, 32)), *(Way(128, n, 8) for n in (32, 64, 128))))
+#: Tiles for rows across K, several to a line, which threads read while TMA reads the other operand.
+STREWN = (*(Way(64, n, 4, k_bytes=256) for n in (16, 32)), Way(128, 16, 8), Way(128, 32, 8),
+          Way(128, 32, 8, k_bytes=256))
 #: Tiles whose sums are promoted, first those of few rows. Clusters divide the rows and share B.
 PROMOTED = (*(Way(m, n, 4, swap=True) for n in (16, 32) for m in (64, 128)), Way(384, 128, 12, 2), Way(256, 128, 8, 2),
             Way(192, 128, 12), Way(128, 128, 8), Way(64, 128, 4), Way(64, 64, 4))
@@ -64,6 +69,8 @@ BRIEF = {(k, alone): turned(
         (64, 16, 4, 4), (64, 32, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 64, 8, 2),
         (128, 128, 8, 1)))
     for k in (32, 64, SHORT) for alone in (True, False)}
+#: The same of more than a wave of tiles: of results that memory takes.
+WRITTEN = {k: turned((Way(128, 128, 8, k_bytes=k),)) for k in (32, 64)}
 
 
 class Plan(NamedTuple):
@@ -94,6 +101,19 @@ def table(ways: tuple[Way, ...]) -> Table:
     return Table(ways)
 
 
+@lru_cache(maxsize=64)
+def _shortened(tiles: Table, k_bytes: int) -> Table:
+    """Those in blocks of so many bytes of K, which are all of it: TMA fills in what is beyond about as slowly."""
+    return table(tuple(w if w.k_ctas > 1 else replace(w, k_bytes=k_bytes)
+                       for w in tiles.ways if w.k_ctas > 1 or w.k_bytes == SHORT))
+
+
+@lru_cache(maxsize=64)
+def _covering(lines: int, swap: bool) -> Table:
+    """Those whose second operand has all of so many rows of K."""
+    return table(tuple(replace(w, swap=swap) for w in STREWN if w.n >= lines))
+
+
 def ways_of(problem: Problem, chip: Chip, tiles: Table = ALL) -> Table:
     p = problem
     if p.grouped:
@@ -102,9 +122,17 @@ def ways_of(problem: Problem, chip: Chip, tiles: Table = ALL) -> Table:
         return table(PROMOTED if p.step == "promote" else WIDENED[64 if p.group % 128 else 128])
     if any(p.units):
         both = all(p.units)
-        if p.k_bytes <= SHORT:
-            return table(BRIEF[next(k for k, _ in BRIEF if p.k_bytes <= k), both])
+        k = next((k for k, _ in BRIEF if p.k_bytes <= k), SHORT)
+        if both and k in WRITTEN and min(p.units) == 16 and not brief(p, chip):
+            return table(WRITTEN[k])
+        if p.k_bytes <= SHORT and (both or brief(p, chip)):
+            return table(BRIEF[k, both])
+        narrow = [width // p.size for width, unit in zip(p.across, p.units) if unit and 0 < width < LINE // 2]
+        if narrow and not both:
+            return _covering(narrow[0], p.units[0] > 0)
         return table(POINTED if both else HALF_POINTED)
+    if p.k_bytes <= SHORT // 2:
+        tiles = _shortened(tiles, SHORT // 4 if p.k_bytes <= SHORT // 4 else SHORT // 2)
     ended = p.out_bytes if p.ended else None
     # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
     swapped = None if ended is None else 4 if p.scaled else 2
@@ -113,7 +141,8 @@ def ways_of(problem: Problem, chip: Chip, tiles: Table = ALL) -> Table:
 
 def brief(problem: Problem, chip: Chip) -> bool:
     """Whether threads may read operands of any lines: one block of K, and one wave of tiles."""
-    return problem.k_bytes <= SHORT and problem.m * problem.n <= 128 * 128 * chip.multiprocessors
+    results = problem.batches * problem.m * problem.n
+    return problem.k_bytes <= SHORT and results <= 128 * 128 * chip.multiprocessors
 
 
 def considered(problem: Problem, chip: Chip, split: int | None = None,

@@ -48,6 +48,11 @@ class Problem:
     def k_bytes(self) -> int:
         return self.k * self.size
 
+    @property
+    def across(self) -> tuple[int, int]:
+        """Bytes of lines of a and b that lie across K (0: they lie along it)."""
+        return 0 if self.a_rows else self.m * self.size, self.n * self.size if self.b_rows else 0
+
     def __str__(self) -> str:
         order = "NT"[not self.a_rows] + "NT"[not self.b_rows]
         return f"{f'{self.batches} x ' * (self.batches > 1)}{self.m}x{self.n}x{self.k} {order}, {8 * self.size} bits"

@@ -60,6 +60,9 @@ class Way:
         return self.k_bytes * self.k_ctas // size
 
     def room(self, multiprocessors: int) -> int:
+        """Programs that run at once. Multiprocessors of a cluster are neighbours: of four some are left alone."""
+        if self.beside and self.ctas > 2:
+            return max(1, (multiprocessors // 8 - 1) * 8 // self.ctas)
         return max(1, multiprocessors * self.together // self.ctas)
 
     def launched(self, m: int, n: int, multiprocessors: int, batches: int = 1) -> int:
@@ -141,13 +144,16 @@ class Way:
             found.update(maxnreg=_REGISTERS // threads // 8 * 8)
         return found
 
-    def depth(self, out_bytes: int, block: int = 0) -> int | None:
-        """Blocks in shared memory, where each of several programs has a share of that; None: as many as the compiler
-        finds room for. block: bytes of one, if not both operands'."""
-        if self.together == 1:
+    def depth(self, out_bytes: int, block: int = 0, copied: int = 0) -> int | None:
+        """Blocks in shared memory, where each of several programs has a share of that, or threads copy both operands,
+        `copied` blocks of K; None: as many as the compiler finds room for. block: bytes of one, if not both
+        operands'."""
+        if self.together == 1 and copied < 2:
             return None
         whole, part = self.m * self.n * out_bytes, staged_part(self.m, self.n)
         staged = max(whole, part) if not block else part if self.parts else whole
+        if copied and self.parts:
+            staged = self.m * self.n * 4
         return min(_DEEPEST, (SHARED // self.together - staged) // (block or (self.m + self.n) * self.k_bytes))
 
 

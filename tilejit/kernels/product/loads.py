@@ -22,15 +22,17 @@ def block(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
 
 @tilejit.kernel
 def pieces(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Of a matrix that TMA cannot read, UNIT elements at a time. args: it, elements from line to line, lines, their
-    elements, ROWS, UNIT."""
-    base, pitch, lines, length, ROWS, UNIT = args
+    """Of a matrix that TMA cannot read, or slowly, UNIT elements at a time; or of the place's of a stack. args: it,
+    elements from matrix to matrix (None: there is one), from line to line, lines, their elements, ROWS, UNIT."""
+    base, apart, pitch, lines, length, ROWS, UNIT = args
     BYTES: tl.constexpr = UNIT * base.dtype.element_ty.primitive_bitwidth // 8
     R: tl.constexpr = SIZE if ROWS else BK
     C: tl.constexpr = BK if ROWS else SIZE
     m = first if ROWS else k * BK
     n = k * BK if ROWS else first
     pitch = tl.multiple_of(pitch, UNIT)
+    if apart is not None:
+        base += at.batch.to(tl.int64) * tl.multiple_of(apart, UNIT)
     start = tl.multiple_of(base + (m.to(tl.int64) * pitch + n), BYTES)
     r = tl.arange(0, R)[:, None]
     c = tl.arange(0, C)[None, :]
