@@ -1,8 +1,4 @@
-"""One cluster of CTAs while it runs.
-
-`Cluster.step` picks a warp by the policy, lets the virtual machine run it, and carries out what Python has to. A
-warp that waits leaves a `Waiter` under a key, for `notify`.
-"""
+"""One cluster of CTAs while it runs."""
 from __future__ import annotations
 
 import ctypes

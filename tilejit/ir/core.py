@@ -1,8 +1,4 @@
-"""The tile IR: values, ops, blocks and functions, in SSA form with nested regions.
-
-Control flow is structured (`for`, `while`, `if`, `roles` are ops with blocks inside). Equality is identity. Use lists
-are recomputed by `uses(fn)`: kernels have a few thousand ops at most.
-"""
+"""The tile IR: values, ops, blocks and functions, in SSA form with nested regions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

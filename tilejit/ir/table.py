@@ -1,8 +1,4 @@
-"""The op table: every op of tile IR is declared once, by `@op` on its type rule.
-
-All else asks what an op declares (`effects`, `traits`, `layout`, `regions`, `host` and its rules), never a list of
-names. Its PTX emitter has the same name in `ptx/`. No effects: the op is pure.
-"""
+"""The op table: every op of tile IR is declared once, by `@op` on its type rule."""
 from __future__ import annotations
 
 from collections.abc import Callable

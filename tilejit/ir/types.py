@@ -1,8 +1,4 @@
-"""The types of tile IR values. They are frozen and compare by value.
-
-A scalar value has a `DType` or a `Ptr`; a `Tile` is a block of them spread over a program's threads by its `layout`
-(None: not yet assigned, or held in shared memory only).
-"""
+"""The types of tile IR values. They are frozen and compare by value."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""Matrix product of 16-bit numbers and a weight of 8- or 4-bit integers, widened on its way to the tensor cores.
-
-C^T = W X^T: tiles of the weight come by TMA and become 16-bit numbers in the registers from which the products take
-them (`steps.widen`). Where tiles of few rows do not fill the chip, their blocks of K are divided between programs.
-"""
+"""Matrix product of 16-bit numbers and a weight of 8- or 4-bit integers, widened on its way to the tensor cores."""
 from __future__ import annotations
 
 from functools import lru_cache

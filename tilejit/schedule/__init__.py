@@ -1,10 +1,4 @@
-"""When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses.
-
-Passes, in order: without_producer (programs), annotate, rotate, then what `fit` tries until a candidate fits shared
-memory (decide, asyncify, stage_stores, meet, prefetch, split, release, sink_waits, order, early, strips; depth,
-allocate), sink_runs, stepped, launch. The other files are what one of these needs, or several: docs/map.md has a line
-for each.
-"""
+"""When and where: turns tile IR with layouts into tile IR with rings, barriers, roles and addresses."""
 from __future__ import annotations
 
 from tilejit.errors import CompilationError

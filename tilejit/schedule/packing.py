@@ -1,8 +1,4 @@
-"""Packs areas into one address range: two that clash never share a byte, any others may.
-
-Dynamic storage allocation, which is NP-hard, by the usual greedy way: areas one after the other, each at the lowest gap
-between those it clashes with (best of four orders).
-"""
+"""Packs areas into one address range: two that clash never share a byte, any others may."""
 from __future__ import annotations
 
 from collections.abc import Sequence, Set

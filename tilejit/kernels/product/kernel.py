@@ -1,10 +1,4 @@
-"""One kernel for all matrix products. Four functions say what is particular, each with a tuple of its own.
-
-    WALK(p, walk)                    computes (`compute`) every tile, or part of K of one, that a program has
-    LOAD_A, LOAD_B(args, at, ...)    a block of an operand's rows, for the tile at a place
-    STEP(p, at)                      the sums of a tile's blocks of K
-    END(p, at, sums)                 what becomes of them
-"""
+"""One kernel for all matrix products. Four functions say what is particular, each with a tuple of its own."""
 from __future__ import annotations
 
 from typing import Any, NamedTuple
