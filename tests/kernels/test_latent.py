@@ -1,6 +1,7 @@
 """Attention to latent vectors against float64: in the evaluator, in the emulator, on a GPU in graphs and again and again."""
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +11,7 @@ import pytest
 import tilejit
 from tilejit.errors import LaunchError
 from tilejit.kernels import latent_attention
-from tilejit.kernels.attention import decode
+from tilejit.kernels.attention import decode, latent
 from tilejit.kernels.attention.latent import latent_kernel
 from tilejit.testing import rel_error
 
@@ -75,16 +76,42 @@ def test_pages(page: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, None])
+def compiled(keys: int, piece: int, ahead: str | None = None, **options: Any) -> Any:
+    blocks = [f"desc<bf16[1x{n}x{w}]>" for n in (64, keys) for w in (piece, 64)]
+    return latent_kernel.compile(*blocks, f"desc<fp32[1x64x{piece}]>", "*fp32", None, None, "int32", "int32:16", "fp32",
+                                 "int32:16", "int32", ahead, "int32:16", "int32:16", CAUSAL=False, PARTS=4, BM=64,
+                                 BN=keys, DV=512, PIECE=piece, REST=64, num_warps=8, **options)
+
+
+@pytest.mark.parametrize("ahead", [False, None])
 def test_two_blocks_of_keys_are_under_way(ahead: bool | None) -> None:
     """Weights pass through shared memory once for both halves of the values, in the loop and behind it, and one lane
     of those that hold a row takes part when warps fold: so there is room, even for products that overlap."""
-    blocks = [f"desc<bf16[1x64x{w}]>" for w in (256, 64)] * 2
-    k = latent_kernel.compile(*blocks, "desc<fp32[1x64x256]>", "*fp32", None, None, "int32", "int32:16", "fp32", "int32:16",
-                              "int32", CAUSAL=False, PARTS=4, BM=64, BN=64, DV=512, HALF=256, REST=64, num_warps=8,
-                              products_ahead=ahead)
-    assert "ring k0: 2 slots" in k.report()
+    k = compiled(64, 256, products_ahead=ahead)
+    assert "ring k: 2 slots" in k.report()
     assert k.report().count("goes through registers into") == (1 if ahead is False else 2)
-    assert ("of the next iteration is in flight with acc0, acc1 of this one" in k.report()) == (ahead is None)
+    assert ("of the next iteration is in flight with " in k.report()) == (ahead is None)
+
+
+def test_blocks_of_128_keys_have_shared_memory_for_themselves() -> None:
+    """Weights lie where the rest of the keys was, which is loaded again when they have been multiplied; a quarter of the
+    keys is loaded again while the next one multiplies."""
+    k = compiled(128, 128, "*bf16:16", products_ahead=False)
+    assert re.search(r"separation: an mbarrier between .*_a, .* and k_last, in every iteration", k.report())
+    assert k.report().count("1 slots x 32768 bytes") == 4 and "cp.async.bulk.prefetch.L2" in k.ptx
+    loop = k.scheduled[k.scheduled.index("= for "):k.scheduled.index("= log ")]
+    assert loop.count("{pending=1}") == 3 and loop.count("fence_async") == 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_sequences_of_many_heads(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latent, "LONG", 64)
+    used = np.array([390, 1], np.int32)
+    q, cache = random(2, 1, 100, 576), random(2, 400, 576)
+    for target in ("evaluator", "emulator"):
+        with tilejit.knobs(target=target):
+            out = latent_attention(q, cache, causal=causal, used_keys=used, parts=2)
+        assert rel_error(out.astype(np.float64), reference(q, cache, causal, used)[0]) <= 5e-3
 
 
 @pytest.mark.parametrize("q, cache, options, message", [

@@ -60,6 +60,18 @@ def test_a_wait_sinks_with_its_release_to_the_first_use():
     assert shape(fn) == ["dot_async", "dot_async", "dot_wait x 1", "mbar_arrive", "exp2", "dot_wait y 0", "mbar_arrive", "mul"]
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_the_only_slot_of_a_ring_is_given_back_under_the_next_product(slots):
+    """It is filled again meanwhile; where there is another slot the wait sinks on."""
+    text = function("issue x %0", "%xs = dot_wait %x", ARRIVE.format("%0"), "issue y %1", "%ys = dot_wait %y",
+                    "%w = exp2 %z", "%u = mul %xs, %ys").replace("barrier<2", f"barrier<{slots}")
+    fn = sink_waits(parse_function(text))
+    verify(fn)
+    given = ["dot_wait x 1", "mbar_arrive"]
+    assert shape(fn) == (["dot_async", "dot_async", *given, "exp2", "dot_wait y 0", "mul"] if slots == 1 else
+                         ["dot_async", "dot_async", "exp2", "dot_wait x y 0", "mbar_arrive", "mul"])
+
+
 def test_one_slot_that_two_products_read_is_released_behind_the_second():
     fn = sink_waits(parse_function(function("issue x %0", "%xs = dot_wait %x", "issue y %0", "%ys = dot_wait %y",
                                             ARRIVE.format("%0"), "%u = exp2 %xs", "%v = mul %u, %ys")))

@@ -1,9 +1,4 @@
-"""`tilejit.torch_op`: a Python function that launches kernels, as a custom operator of torch
-(docs/examples/torch_operator.py).
-
-On plain tensors that need no gradient the function runs as it is; under torch.compile, torch.export, autograd and
-function transforms the call is that of the operator.
-"""
+"""`tilejit.torch_op`: a Python function that launches kernels, as a custom operator of torch"""
 from __future__ import annotations
 
 import inspect

@@ -1,8 +1,4 @@
-"""Grouped matrix products: many problems C[e] = A[e] @ B[e] of unequal numbers of rows, as in mixtures of experts.
-
-One persistent kernel walks the tiles of all problems; every program reads the groups' sizes on its way, so they may be
-computed on the device by the kernel before (`walks.groups`).
-"""
+"""Grouped matrix products: many problems C[e] = A[e] @ B[e] of unequal numbers of rows, as in mixtures of experts."""
 from __future__ import annotations
 
 from dataclasses import replace

@@ -61,9 +61,7 @@ def _ahead(new: Function, loop: Op, first: set[Op], registers: int, rings: dict[
 
 
 def _of_loads_before(loop: Op, first: set[Op]) -> set[Op]:
-    """What is made of numbers that the iteration before loaded ahead, and of nothing newer. It stands at the head of a
-    trip, in front of the wait for the product's operands: behind the next loads it would wait for those too, with which
-    it shares a scoreboard, and only a branch keeps ptxas from moving it there."""
+    """What is made of numbers that the iteration before loaded ahead, and of nothing newer, for the head of a trip."""
     body = loop.regions[0]
     loaded = {arg for arg, v in zip(body.args[1:], body.terminator.operands)
               if isinstance(v.op, Op) and v.op.name == "load" and v.op.attrs.get("ahead")}

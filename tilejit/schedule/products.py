@@ -59,9 +59,7 @@ def chain_of(loop: Op) -> dict[Op, int]:
 
 
 def _is_shallow(fn: Function, rings: list[Ring], dots: list[Op]) -> bool:
-    """Whether a loop waits for copies, not for products: then a slot is better given back as soon as its products are
-    done than behind the issue of the next ones, which wait for the next slot to be full. Where a role of its own copies
-    by TMA, into as many slots as the author says: with s of them, s copies are under way and not s - 1."""
+    """Whether a loop waits for copies, not for products."""
     slots = min((r.slots for r in rings), default=0)
     if "producers" not in fn.attrs or not 1 < slots <= FEW_SLOTS or any(r.open or r.kind != "tensor" for r in rings):
         return False

@@ -78,6 +78,14 @@ def _meet(live: Liveness, step: Step, needs: list[str]) -> None:
             b.op(name)
 
 
+def _fenced(area: Area, ops: list[Op]) -> bool:
+    """Whether a fence follows what threads did last with an area, among these ops of a block."""
+    own = {x for op in area.accesses[0] if area.kind == "scratch" or "generic" in op.define.traits
+           if (x := inside(ops[0].block, op))}
+    last = max(i for i, op in enumerate(ops) if op in own)
+    return any(op.name == "fence_async" for op in ops[last:])
+
+
 def _hand_over(live: Liveness, gate: Op, block: Block, wraps: bool, group: list[Step]) -> None:
     """The role that computes arrives on a new mbarrier; the one that loads waits for it before `gate`."""
     fn, roles = live.fn, live.roles
@@ -89,7 +97,7 @@ def _hand_over(live: Liveness, gate: Op, block: Block, wraps: bool, group: list[
     b = Builder(block, end + 1, block.ops[end].loc)
     if any(step.first.kind == "store" for step in group):
         b.op("store_wait", read=True)
-    if any(step.first.generic for step in group):
+    if any(step.first.generic and not _fenced(step.first, block.ops[:end + 1]) for step in group):
         b.op("fence_async")
     b.op("mbar_arrive", barrier, b.const(0, int32), per="warp", ctas=ctas)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from tilejit.ir import Block, Function, Op, Value, blocks
 from tilejit.ir.flight import Flights, follow, issued, needs, released, rings
@@ -61,7 +62,15 @@ def _sink(block: Block, guarded: dict[Value, str]) -> None:
         adjacent = False
         flush(_needed(op, sinking), op)
         out.append(op)
+        if op.name == "dot_async":
+            flush(_scarce(op, sinking), op)
     block.ops = out
+
+
+def _scarce(op: Op, sinking: list[Sinking]) -> int:
+    """How many of the first waits give back the only slot of a ring, which is filled again while `op` multiplies."""
+    alone = (op not in x.products and any(r.operands[0].barrier.slots == 1 for r in x.releases) for x in sinking)
+    return sum(1 for _ in takewhile(bool, alone))
 
 
 def _products(wait: Op) -> tuple[Op, ...]:

@@ -51,9 +51,7 @@ def choose_store_role(fn: Function, rings: Sequence[Ring], threads: bool) -> int
 
 def _pays(fn: Function, rings: Sequence[Ring], stores: Mapping[Op, Staging]) -> bool:
     """Whether one group of consumers stores tiles in a loop, in pieces of whole lines, with no atomics that release
-    them and no memory that the author says is free (`promote_reuse`). (H200, products of 14 shapes: 0 to 2% gained, 4%
-    where rings are short; narrower pieces lose 1 to 3%, as do ping-pong groups, and products an iteration ahead, 1 to
-    5%.)"""
+    them and no memory that the author says is free (`promote_reuse`)."""
     ahead = any(r.loop is not None and r.loop.attrs.get("pairs") for r in rings)
     kept = _releasing(fn) or any(op.name == "promote_reuse" for op in listed(fn.body))
     return fn.attrs["groups"] == 1 and not kept and not ahead and all(

@@ -1,9 +1,4 @@
-"""TMA stores are staged: in pieces, through a ring of shared-memory tiles, each warpgroup its own stripe.
-
-    desc_store %y, %s, %i, %j     ->     tma_store %y, %s, %y_stage, %i, %j {size=64, axis=1, stripes=2}
-                                         ..
-                                         store_wait
-"""
+"""TMA stores are staged: in pieces, through a ring of shared-memory tiles, each warpgroup its own stripe."""
 from __future__ import annotations
 
 from dataclasses import dataclass

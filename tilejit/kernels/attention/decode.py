@@ -1,7 +1,4 @@
 """Few queries, many keys (decoding): heads that share keys are rows of one tile, and programs have parts of the keys.
-
-Each part gives its result and the logarithm of its sum of weights; a second kernel weighs the parts (Flash-Decoding).
-Launches depend on no sequence's length, so CUDA graphs can capture them.
 """
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
 """Attention to keys and values that are one and the same latent vector (multi-head latent attention, arXiv 2405.04434).
-
-All heads share a cache [keys, d], of which the first `dv` elements are the values as well: each key is loaded once. Few
-queries, many keys: programs have parts of the keys, which a second kernel weighs (`decode`).
 """
 from __future__ import annotations
 
@@ -17,8 +14,11 @@ from tilejit.kernels.attention.scores import LOG2E, Pages, Rows
 _LN2 = tl.constexpr(1 / LOG2E)
 WHAT = "latent_attention"
 #: Rows and keys of a block; elements of a key that one product multiplies, and of the rest that is no value.
-ROWS, KEYS, HALF, REST = 64, 64, 256, 64
+ROWS, KEYS, PIECE, REST = 64, 64, 256, 64
 # Scores do not overlap with values (`products_ahead=False`): that would hold both blocks that there is room for.
+#: Where several programs read the keys, so products bound: from so many keys a program on, keys of a block that has
+#: shared memory for itself, and its pieces.
+LONG, LONG_KEYS, LONG_PIECE = 1024, 128, 128
 
 #: Keys of a block where each is looked up: they pass through registers.
 LOOKED_UP = 32
@@ -39,12 +39,24 @@ def part_of_keys(desc, n, column, batch, count, pages, BN: tl.constexpr, D: tl.c
 
 
 @tilejit.kernel
+def fetch(keys, pitch, count):
+    """Have one thread ask L2 for so many keys, if any."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; setp.gt.and.s32 p, $2, 0, p; "
+        "@p cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0; }", "=r,l,r",
+        [keys, count * pitch * (keys.dtype.element_ty.primitive_bitwidth // 8)], tl.int32, is_pure=False, pack=1)
+
+
+@tilejit.kernel
 def latent_kernel(q_desc, q_rest, cache, cache_rest, out_desc, logs, used, pages, queries, keys, scale, heads, batches,
+                  ahead, down, pitch,
                   CAUSAL: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DV: tl.constexpr,
-                  HALF: tl.constexpr, REST: tl.constexpr):
-    """q [batch, queries * heads, d] in blocks [1, BM, HALF] and, behind DV elements, [1, BM, REST]; the cache alike
-    with BN keys; out_desc [PARTS * batch, queries * heads, DV] (fp32 where there are parts) in blocks [1, BM, HALF];
-    logs [PARTS, batch, heads, queries]. scale: times log2(e). Programs (blocks of rows, batches * PARTS)."""
+                  PIECE: tl.constexpr, REST: tl.constexpr):
+    """q [batch, queries * heads, d] in blocks [1, BM, PIECE] and, behind DV elements, [1, BM, REST]; the cache alike
+    with BN keys; out_desc [PARTS * batch, queries * heads, DV] (fp32 where there are parts) in blocks [1, BM, PIECE];
+    logs [PARTS, batch, heads, queries]. scale: times log2(e). ahead: None or the cache, whose keys are `pitch` elements
+    apart, sequences `down`: programs that share keys then have L2 fetch a part of the next block each. Programs (blocks
+    of rows, batches * PARTS)."""
     begin, batch, part = tl.program_id(0) * BM, tl.program_id(1) // PARTS, tl.program_id(1) % PARTS
     count = keys
     if used is not None:
@@ -55,25 +67,32 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out_desc, logs, used, pages
     if PARTS > 1:
         each = tl.cdiv(tl.cdiv(count, BN), PARTS) * BN
         low, high = part * each, tl.minimum(count, part * each + each)
-    q0 = q_desc.load([batch, begin, 0]).reshape([BM, HALF])
-    q1 = q_desc.load([batch, begin, HALF]).reshape([BM, HALF])
-    q2 = q_rest.load([batch, begin, DV]).reshape([BM, REST])
+    q, acc = (), ()
+    for i in tl.static_range(DV // PIECE):
+        q = q + (q_desc.load([batch, begin, i * PIECE]).reshape([BM, PIECE]),)
+        acc = acc + (tl.zeros([BM, PIECE], tl.float32),)
+    q_last = q_rest.load([batch, begin, DV]).reshape([BM, REST])
     most = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
-    acc0 = tl.zeros([BM, HALF], tl.float32)
-    acc1 = tl.zeros([BM, HALF], tl.float32)
     last = count
     if CAUSAL:
         last = row // heads + (count - queries) + 1
     else:
         last = count + row * 0
     for n in tl.range(low, high, BN, split_masks=False):
-        k0 = part_of_keys(cache, n, 0, batch, count, pages, BN, HALF)
-        scores = tl.dot(q0, k0.T)
-        k1 = part_of_keys(cache, n, HALF, batch, count, pages, BN, HALF)
-        scores = tl.dot(q1, k1.T, scores)
-        k2 = part_of_keys(cache_rest, n, DV, batch, count, pages, BN, REST)
-        scores = tl.dot(q2, k2.T, scores)
+        values = ()
+        scores = tl.zeros([BM, BN], tl.float32)
+        for i in tl.static_range(DV // PIECE):
+            k = part_of_keys(cache, n, i * PIECE, batch, count, pages, BN, PIECE)
+            scores = tl.dot(q[i], k.T, scores)
+            values = values + (k,)
+        k_last = part_of_keys(cache_rest, n, DV, batch, count, pages, BN, REST)
+        scores = tl.dot(q_last, k_last.T, scores)
+        if ahead is not None:
+            share = tl.cdiv(BN, tl.num_programs(0))
+            first = n + BN + tl.program_id(0) * share
+            start = ahead + (batch.to(tl.int64) * down + first.to(tl.int64) * pitch)
+            fetch(start, pitch, tl.minimum(share, high - first))
         seen = (n + tl.arange(0, BN))[None, :] < last[:, None]
         scores = tl.where(seen, scores, float("-inf"))
         new = tl.maximum(most, tl.max(scores, 1) * scale)
@@ -81,17 +100,19 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out_desc, logs, used, pages
         p = tl.exp2(scores * scale - origin[:, None])
         alpha = tl.exp2(most - origin)
         total = total * alpha + tl.sum(p, 1)
-        weights = p.to(k0.dtype)
-        acc0 = tl.dot(weights, k0, acc0 * alpha[:, None])
-        acc1 = tl.dot(weights, k1, acc1 * alpha[:, None])
+        weights = p.to(k_last.dtype)
+        sums = ()
+        for i in tl.static_range(DV // PIECE):
+            sums = sums + (tl.dot(weights, values[i], acc[i] * alpha[:, None]),)
+        acc = sums
         most = new
     some = total > 0
     over = tl.where(some, 1.0 / total, 0.0)[:, None]
     where = ((part * batches + batch) * heads + row % heads) * queries + row // heads
     tl.store(logs + where, tl.where(some, most * _LN2 + tl.log(total), float("-inf")), row < queries * heads)
     to = part * batches + batch
-    out_desc.store([to, begin, 0], (acc0 * over).to(out_desc.dtype).reshape([1, BM, HALF]))
-    out_desc.store([to, begin, HALF], (acc1 * over).to(out_desc.dtype).reshape([1, BM, HALF]))
+    for i in tl.static_range(DV // PIECE):
+        out_desc.store([to, begin, i * PIECE], (acc[i] * over).to(out_desc.dtype).reshape([1, BM, PIECE]))
 
 
 @tilejit.replayed
@@ -135,7 +156,7 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
     batch, queries, heads, d = _check(iq, ic, iu, ip, dv)
     keys = ic.shape[1] if pages is None else ip.shape[1] * ic.shape[1]
     page = 0 if pages is None else ic.shape[1]
-    bn = KEYS if not page else min(KEYS, page & -page)  # warpgroups divide them: powers of two
+    bn, piece = KEYS if not page else min(KEYS, page & -page), PIECE  # warpgroups divide them: powers of two
     if page % LEAST_KEYS:
         bn = LOOKED_UP
     fp32, rows = tilejit.language.float32, queries * heads
@@ -147,6 +168,9 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
         return out, lse
     programs = tilejit.cdiv(rows, ROWS) * batch
     parts = parts or parts_of(programs, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
+    long = rows > ROWS and not page and keys >= LONG * parts and tilejit.chip() != "sm_80"
+    if long:
+        bn, piece = LONG_KEYS, LONG_PIECE
     to, logs = out, lse
     if parts > 1:
         to = tilejit.empty_like(q, (parts * batch, queries, heads, dv), fp32)
@@ -163,11 +187,11 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
         each = Rows(cache, ic.strides[0], ic.strides[1], 0, d) if page % LEAST_KEYS else None
         listed = Pages(pages, ip.strides[0], tilejit.language.constexpr(page), each)
     latent_kernel[(tilejit.cdiv(rows, ROWS), batch * parts)](
-        blocks(q, ROWS, HALF, *of_q), blocks(q, ROWS, REST, *of_q), blocks(cache, bn, HALF, *of_cache),
+        blocks(q, ROWS, piece, *of_q), blocks(q, ROWS, REST, *of_q), blocks(cache, bn, piece, *of_cache),
         blocks(cache, bn, REST, *of_cache),
-        blocks(to, ROWS, HALF, (parts * batch, rows, dv), (io.strides[0], io.strides[2], 1)), logs, used_keys, listed,
-        queries, keys, scale * LOG2E, heads, batch, CAUSAL=causal, PARTS=parts,
-        BM=ROWS, BN=bn, DV=dv, HALF=HALF, REST=REST, num_warps=8, products_ahead=False)
+        blocks(to, ROWS, piece, (parts * batch, rows, dv), (io.strides[0], io.strides[2], 1)), logs, used_keys, listed,
+        queries, keys, scale * LOG2E, heads, batch, cache if long else None, *ic.strides[:2], CAUSAL=causal,
+        PARTS=parts, BM=ROWS, BN=bn, DV=dv, PIECE=piece, REST=REST, num_warps=8, products_ahead=False)
     if parts > 1:
         combine(to, logs, out, lse, None, parts, programs)
     return out, lse
@@ -181,9 +205,9 @@ def _check(q: Any, cache: Any, used: Any, pages: Any, dv: int) -> tuple[int, int
                                   f"fp16 or bf16; found {list(q.shape)} of {q.dtype} and {list(cache.shape)} of "
                                   f"{cache.dtype}")
     batch, queries, heads, d = q.shape
-    if dv != 2 * HALF or not dv <= d <= dv + REST:
-        raise tilejit.LaunchError(f"{WHAT}: values of {dv} elements in keys of {d}; expected {2 * HALF} in at most "
-                                  f"{2 * HALF + REST}")
+    if dv != 2 * PIECE or not dv <= d <= dv + REST:
+        raise tilejit.LaunchError(f"{WHAT}: values of {dv} elements in keys of {d}; expected {2 * PIECE} in at most "
+                                  f"{2 * PIECE + REST}")
     if pages is None and cache.shape[0] != batch or (pages is not None) and (
             used is None or len(pages.shape) != 2 or pages.shape[0] != batch or pages.dtype != lang.int32):
         raise tilejit.LaunchError(f"{WHAT}: pages must be int32 [{batch}, pages of a sequence], with used_keys; "

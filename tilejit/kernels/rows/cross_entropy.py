@@ -1,8 +1,4 @@
-"""Cross-entropy of logits along rows: the loss, its gradient, or both in one pass in the logits' place.
-
-With v the logits (after the soft cap), t the target, w the classes' weights and s the smoothing, a row's loss is (1
-- s) w[t] (lse - v[t]) + s / V sum_c w[c] (lse - v[c]) + z lse^2, lse = log sum_c exp(v[c]).
-"""
+"""Cross-entropy of logits along rows: the loss, its gradient, or both in one pass in the logits' place."""
 from __future__ import annotations
 
 from typing import Any

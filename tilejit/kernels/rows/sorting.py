@@ -1,8 +1,4 @@
-"""Sorting and the k greatest elements along rows, with their indices.
-
-Elements are integers that are ordered as they are (NaN first, as in torch) above their columns, which keeps equals
-in order: 32 bits for elements of at most 16 in rows of at most 65536, else 64. Values are read by column.
-"""
+"""Sorting and the k greatest elements along rows, with their indices."""
 from __future__ import annotations
 
 from typing import Any
