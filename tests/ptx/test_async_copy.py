@@ -89,3 +89,18 @@ def test_narrow_elements_are_loads():
     kernel = row_sums.compile("*fp16", "*fp32", 100, "int32", HINT=1, CACHE="", BLOCK=256, num_warps=4)
     assert "cp.async" not in clean(kernel)
     assert "not known to be aligned to 4 bytes (2 found)" in kernel.report()
+
+
+@tilejit.kernel
+def column_sums(x, out, n, pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
+    acc = tl.zeros((ROWS, BLOCK), tl.float32)
+    for i in tl.range(0, n, num_stages=3):
+        acc += tl.load(x + (i * ROWS + rows) * pitch + columns).to(tl.float32)
+    tl.store(out + rows * BLOCK + columns, acc)
+
+
+@pytest.mark.parametrize("block, lines", [(16, True), (32, True), (64, False)])
+def test_narrow_rows_ask_for_lines(block, lines):
+    ptx = clean(column_sums.compile("*bf16:16", "*fp32:16", "int32", "int32:16", ROWS=64, BLOCK=block))
+    assert "cp.async.cg" in ptx and (".global.L2::128B [" in ptx) == lines

@@ -114,8 +114,8 @@ class Loops(Branches):
                 build: Callable[[Carried, dict[str, Undefined]], list[Value]]) -> Exit | None:
         """Build a loop that assigns `names`, and bind them to what they are after it.
 
-        While `build` reports names that an iteration leaves at something that cannot be carried as it is, the loop is
-        built again, with such a name opened further or undefined.
+        While `build` names what cannot be carried as an iteration leaves it, it builds again, with that opened or
+        undefined.
         """
         start, mark, opened = self.env, len(self.b.block.ops), self.opened.setdefault(id(node), Opened())
         early = [BROKE, *((RETURNED, RESULT) if returns(node.body) else ())] if breaks(node.body) else []

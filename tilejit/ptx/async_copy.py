@@ -11,6 +11,9 @@ from tilejit.ptx.tma import barrier_address, cache_hint
 #: A bulk copy into shared memory that tells an mbarrier.
 BULK = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 
+#: Bytes of a line of L2: those of shorter rows are fetched whole, for other programs.
+_LINE = 128
+
 
 @emits("async_copy")
 def _async_copy(e: Emitter, op: Op) -> None:
@@ -25,6 +28,9 @@ def _async_copy(e: Emitter, op: Op) -> None:
     base = slot_address(e, ring, e.scalar(slot))
     cache = "cg" if size == 16 and (op.attrs.get("cache") or "").lstrip(".") != "ca" else "ca"
     hint, policy = cache_hint(e, op)
+    row = buffer.shape[buffer.order[0]] * buffer.elem.bytes
+    if row < _LINE:
+        hint += f".L2::{_LINE}B"
     for a in accesses(e, layout, buffer, base, registers, size):
         first = a.registers[0]
         taken = [] if masks is None else [e.p.new("b32", "selp.b32", size, 0, masks[first])]
