@@ -103,15 +103,27 @@ def test_blocks_of_128_keys_have_shared_memory_for_themselves() -> None:
     assert loop.count("{pending=1}") == 3 and loop.count("fence_async") == 1
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_long_sequences_of_many_heads(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("causal, apart", [(False, False), (True, False), (False, True)])
+def test_long_sequences_of_many_heads(causal: bool, apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys may be far apart: then L2 fetches none ahead, since it would fetch what lies between."""
     monkeypatch.setattr(latent, "LONG", 64)
+    said = []
+
+    class Recorded:
+        def __getitem__(self, grid: Any) -> Any:
+            def call(*args: Any, **options: Any) -> None:
+                said.append(args[13] is not None)
+                latent_kernel[grid](*args, **options)
+            return call
+
+    monkeypatch.setattr(latent, "latent_kernel", Recorded())
     used = np.array([390, 1], np.int32)
-    q, cache = random(2, 1, 100, 576), random(2, 400, 576)
+    q, cache = random(2, 1, 100, 576), random(2, 400, 2 * 576)[..., :576] if apart else random(2, 400, 576)
     for target in ("evaluator", "emulator"):
         with tilejit.knobs(target=target):
             out = latent_attention(q, cache, causal=causal, used_keys=used, parts=2)
         assert rel_error(out.astype(np.float64), reference(q, cache, causal, used)[0]) <= 5e-3
+    assert said == [not apart] * 2
 
 
 @pytest.mark.parametrize("q, cache, options, message", [

@@ -39,12 +39,12 @@ def part_of_keys(desc, n, column, batch, count, pages, BN: tl.constexpr, D: tl.c
 
 
 @tilejit.kernel
-def fetch(keys, pitch, count):
-    """Have one thread ask L2 for so many keys, if any."""
+def fetch(keys, pitch, count, DV: tl.constexpr):
+    """Have one thread ask L2 for so many keys, if any, to the end of the last one's values."""
     tl.inline_asm_elementwise(
         "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; setp.gt.and.s32 p, $2, 0, p; "
         "@p cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0; }", "=r,l,r",
-        [keys, count * pitch * (keys.dtype.element_ty.primitive_bitwidth // 8)], tl.int32, is_pure=False, pack=1)
+        [keys, ((count - 1) * pitch + DV) * 2], tl.int32, is_pure=False, pack=1)
 
 
 @tilejit.kernel
@@ -92,7 +92,7 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out_desc, logs, used, pages
             share = tl.cdiv(BN, tl.num_programs(0))
             first = n + BN + tl.program_id(0) * share
             start = ahead + (batch.to(tl.int64) * down + first.to(tl.int64) * pitch)
-            fetch(start, pitch, tl.minimum(share, high - first))
+            fetch(start, pitch, tl.minimum(share, high - first), DV)
         seen = (n + tl.arange(0, BN))[None, :] < last[:, None]
         scores = tl.where(seen, scores, float("-inf"))
         new = tl.maximum(most, tl.max(scores, 1) * scale)
@@ -171,6 +171,7 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
     long = rows > ROWS and not page and keys >= LONG * parts and tilejit.chip() != "sm_80"
     if long:
         bn, piece = LONG_KEYS, LONG_PIECE
+    near = cache if long and ic.strides[1] <= dv + REST else None  # between keys L2 would fetch what nobody wants
     to, logs = out, lse
     if parts > 1:
         to = tilejit.empty_like(q, (parts * batch, queries, heads, dv), fp32)
@@ -190,7 +191,7 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
         blocks(q, ROWS, piece, *of_q), blocks(q, ROWS, REST, *of_q), blocks(cache, bn, piece, *of_cache),
         blocks(cache, bn, REST, *of_cache),
         blocks(to, ROWS, piece, (parts * batch, rows, dv), (io.strides[0], io.strides[2], 1)), logs, used_keys, listed,
-        queries, keys, scale * LOG2E, heads, batch, cache if long else None, *ic.strides[:2], CAUSAL=causal,
+        queries, keys, scale * LOG2E, heads, batch, near, *ic.strides[:2], CAUSAL=causal,
         PARTS=parts, BM=ROWS, BN=bn, DV=dv, PIECE=piece, REST=REST, num_warps=8, products_ahead=False)
     if parts > 1:
         combine(to, logs, out, lse, None, parts, programs)
