@@ -78,9 +78,15 @@ def test_pages(page: int) -> None:
 @pytest.mark.parametrize("ahead", [False, None])
 def compiled(keys: int, piece: int, ahead: str | None = None, **options: Any) -> Any:
     blocks = [f"desc<bf16[1x{n}x{w}]>" for n in (64, keys) for w in (piece, 64)]
-    return latent_kernel.compile(*blocks, f"desc<fp32[1x64x{piece}]>", "*fp32", None, None, "int32", "int32:16", "fp32",
+    return latent_kernel.compile(*blocks, "*fp32:16", "*fp32", None, None, "int32", "int32:16", "fp32",
                                  "int32:16", "int32", ahead, "int32:16", "int32:16", CAUSAL=False, PARTS=4, BM=64,
-                                 BN=keys, DV=512, PIECE=piece, REST=64, num_warps=8, **options)
+                                 BN=keys, DV=512, PIECE=piece, REST=64, num_warps=8, pointer_tma=False, **options)
+
+
+def test_parts_are_stored_from_registers() -> None:
+    """By vectors, without shared memory that all threads would have to wait for."""
+    k = compiled(64, 256, products_ahead=False)
+    assert "stage" not in k.report() and k.ptx.count("st.global.v4.b32") == 32
 
 
 @pytest.mark.parametrize("ahead", [False, None])

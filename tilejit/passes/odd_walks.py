@@ -1,8 +1,4 @@
-"""Programs of rows that begin anywhere walk over rows that begin alike, so that weights are shifted once.
-
-Where several of them would take the registers of other rows they lie in shared memory meanwhile, what a thread has of
-them where only that thread reads it.
-"""
+"""Programs of rows that begin anywhere walk over rows that begin alike, so that weights are shifted once."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -39,10 +39,9 @@ class _Frame:
 
 
 class _Rewriter:
-    """One forward walk. `mapping` sends a replaced value to its replacement (chains allowed); `known` holds the pure
-    ops that dominate the current one, by what they compute, `frames` the blocks around it, innermost last; `again`:
-    what was met before may look different now; `narrow`: 16-bit tiles are widened where they are used, since they take
-    half the registers.
+    """One forward walk. `mapping`: a replaced value's replacement (chains allowed); `known`: pure ops that dominate the
+    current one, by what they compute; `frames`: blocks around it, innermost last; `again`: what was met before may look
+    different now; `narrow`: 16-bit tiles are widened where they are used.
     """
 
     def __init__(self, narrow: bool, ctas: int) -> None:

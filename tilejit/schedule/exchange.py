@@ -1,8 +1,4 @@
-"""Sums over the CTAs of a cluster: where the parts meet in shared memory, and who may write when.
-
-What other CTAs send counts on a barrier of a share's owner (`full`), who tells all when it is summed (`free`). A
-tile larger than its slots is handed over in rounds.
-"""
+"""Sums over the CTAs of a cluster: where the parts meet in shared memory, and who may write when."""
 from __future__ import annotations
 
 from tilejit.ir import Builder, Function, Op, Value, beside, clone_block

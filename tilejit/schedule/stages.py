@@ -1,7 +1,4 @@
 """When the ops of a loop run: in trip i + `stage` of iteration i, there by `cycle`; and whether an order allows that.
-
-For every dependence of distance d (0 within an iteration, 1 through what the loop carries), (stage + d, cycle) of the
-user comes after (stage, cycle) of the maker.
 """
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def part_of_keys(desc, n, column, batch, count, pages, BN: tl.constexpr, D: tl.c
 
 @tilejit.kernel
 def fetch(keys, pitch, count, DV: tl.constexpr):
-    """Have one thread ask L2 for so many keys, if any, to the end of the last one's values."""
+    """One thread has L2 fetch so many keys, to the last one's values."""
     tl.inline_asm_elementwise(
         "{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; setp.gt.and.s32 p, $2, 0, p; "
         "@p cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0; }", "=r,l,r",
@@ -48,15 +48,14 @@ def fetch(keys, pitch, count, DV: tl.constexpr):
 
 
 @tilejit.kernel
-def latent_kernel(q_desc, q_rest, cache, cache_rest, out_desc, logs, used, pages, queries, keys, scale, heads, batches,
-                  ahead, down, pitch,
-                  CAUSAL: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DV: tl.constexpr,
-                  PIECE: tl.constexpr, REST: tl.constexpr):
+def latent_kernel(q_desc, q_rest, cache, cache_rest, out, logs, used, pages, queries, keys, scale, heads, batches,
+                  ahead, down, pitch, CAUSAL: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+                  DV: tl.constexpr, PIECE: tl.constexpr, REST: tl.constexpr):
     """q [batch, queries * heads, d] in blocks [1, BM, PIECE] and, behind DV elements, [1, BM, REST]; the cache alike
-    with BN keys; out_desc [PARTS * batch, queries * heads, DV] (fp32 where there are parts) in blocks [1, BM, PIECE];
-    logs [PARTS, batch, heads, queries]. scale: times log2(e). ahead: None or the cache, whose keys are `pitch` elements
-    apart, sequences `down`: programs that share keys then have L2 fetch a part of the next block each. Programs (blocks
-    of rows, batches * PARTS)."""
+    with BN keys; out [batch, queries * heads, DV] in blocks [1, BM, PIECE]; of several parts the array [PARTS, batch,
+    queries * heads, DV] in fp32; logs [PARTS, batch, heads, queries]. scale: times log2(e). ahead: None or the cache,
+    whose keys are `pitch` elements apart, sequences `down`: programs that share keys have L2 fetch a part of the next
+    block each. Programs (blocks of rows, batches * PARTS)."""
     begin, batch, part = tl.program_id(0) * BM, tl.program_id(1) // PARTS, tl.program_id(1) % PARTS
     count = keys
     if used is not None:
@@ -111,8 +110,13 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out_desc, logs, used, pages
     where = ((part * batches + batch) * heads + row % heads) * queries + row // heads
     tl.store(logs + where, tl.where(some, most * _LN2 + tl.log(total), float("-inf")), row < queries * heads)
     to = part * batches + batch
+    start = to.to(tl.int64) * queries * heads + row
     for i in tl.static_range(DV // PIECE):
-        out_desc.store([to, begin, i * PIECE], (acc[i] * over).to(out_desc.dtype).reshape([1, BM, PIECE]))
+        if PARTS > 1:
+            columns = i * PIECE + tl.arange(0, PIECE)
+            tl.store(out + start[:, None] * DV + columns[None, :], acc[i] * over, (row < queries * heads)[:, None])
+        else:
+            out.store([to, begin, i * PIECE], (acc[i] * over).to(out.dtype).reshape([1, BM, PIECE]))
 
 
 @tilejit.replayed
@@ -176,12 +180,11 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
     if parts > 1:
         to = tilejit.empty_like(q, (parts * batch, queries, heads, dv), fp32)
         logs = tilejit.empty_like(q, (parts, batch, heads, queries), fp32)
-    io = tilejit.array_info(to)
 
     def blocks(x: Any, n: int, wide: int, shape: tuple[int, ...], pitch: tuple[int, ...]) -> Any:
         return tilejit.TensorDescriptor(x, shape, pitch, (1, n, wide))
 
-    of_q = (batch, rows, d), (iq.strides[0], iq.strides[2], 1)
+    of_q, io = ((batch, rows, d), (iq.strides[0], iq.strides[2], 1)), tilejit.array_info(out)
     of_cache = ic.shape, ic.strides
     listed = None
     if page:
@@ -190,9 +193,10 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
     latent_kernel[(tilejit.cdiv(rows, ROWS), batch * parts)](
         blocks(q, ROWS, piece, *of_q), blocks(q, ROWS, REST, *of_q), blocks(cache, bn, piece, *of_cache),
         blocks(cache, bn, REST, *of_cache),
-        blocks(to, ROWS, piece, (parts * batch, rows, dv), (io.strides[0], io.strides[2], 1)), logs, used_keys, listed,
-        queries, keys, scale * LOG2E, heads, batch, near, *ic.strides[:2], CAUSAL=causal,
-        PARTS=parts, BM=ROWS, BN=bn, DV=dv, PIECE=piece, REST=REST, num_warps=8, products_ahead=False)
+        to if parts > 1 else blocks(out, ROWS, piece, (batch, rows, dv), (io.strides[0], io.strides[2], 1)), logs,
+        used_keys, listed, queries, keys, scale * LOG2E, heads, batch, near, *ic.strides[:2], CAUSAL=causal,
+        PARTS=parts, BM=ROWS, BN=bn, DV=dv, PIECE=piece, REST=REST, num_warps=8, products_ahead=False,
+        pointer_tma=False)
     if parts > 1:
         combine(to, logs, out, lse, None, parts, programs)
     return out, lse
