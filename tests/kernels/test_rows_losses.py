@@ -69,15 +69,28 @@ def test_cross_entropy(shape, smoothing, z, cap, weighted, reduction):
     np.testing.assert_allclose(place, d / count, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("shape", [(5, 40), (2, 5000), (2, 40000)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 40), (2, 5000), (3, 4097), (2, 40000)], ids=str)
 def test_emulated(shape):
-    """Several rows a program, one, and a row over the CTAs of a cluster; int32 targets."""
+    """Several rows a program, one, also one that begins anywhere, and a row over the CTAs of a cluster; int32 targets."""
     x, t, _ = logits_of(*shape, dtype=np.float32)
     loss, d, own, _ = losses64(x, t, smoothing=0.1)
     with tilejit.knobs(target="emulator"):
         found = cross_entropy_(x, t.astype(np.int32), label_smoothing=0.1)
     np.testing.assert_allclose(found, loss.sum() / own.sum(), rtol=1e-5)
     assert rel_error(x, d / own.sum()) < 1e-5
+
+
+@pytest.mark.parametrize("columns, dtype", [(2051, np.float16), (4097, np.float32)])
+def test_gradients_of_rows_that_begin_anywhere(columns, dtype):
+    """Vectors that a row has whole, and its ends, each with the target among them."""
+    x, t, w = logits_of(9, columns, dtype=dtype)
+    t[1:5] = 0, 1, columns - 1, columns - 2
+    loss, d, own, lse = losses64(x, t, w, 0.1)
+    one = np.ones((), np.float32)
+    with tilejit.knobs(target="emulator"):
+        found = cross_entropy_gradient(one, x, t, w, lse.astype(np.float32),
+                                       np.full((), own.sum(), np.float32), -100, 0.1, 0.0, 0.0, "mean")
+    assert rel_error(found, d / own.sum()) < (1e-5 if dtype == np.float32 else 1e-2)
 
 
 @pytest.mark.parametrize("shape", [(5, 48), (4, 4096), (4, 4097), (4, 20000), (33000, 3)], ids=str)

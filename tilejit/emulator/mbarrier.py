@@ -1,8 +1,4 @@
-"""mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier").
-
-Expected and pending arrivals, the transaction count, an absolute phase whose low bit is the parity; it completes
-when pending and tx-count are zero.
-"""
+"""mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")."""
 from __future__ import annotations
 
 from collections.abc import Hashable

@@ -1,6 +1,4 @@
 """Which warp runs next, for how long, and when asynchronous operations happen (docs/emulator.md, "What a schedule is").
-
-Late means when nothing else can run: PTX orders an operation only by what waits for it, so no program can notice later.
 """
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The timeline's logical clock, not a measurement: replays recorded actions (docs/emulator.md, "Seeing a pipeline").
-
-Copies pass one by one through their CTA's TMA unit, products through its tensor cores; a wait ends with the last
-arrival.
-"""
+"""The timeline's logical clock, not a measurement: replays recorded actions (docs/emulator.md, "Seeing a pipeline")."""
 from __future__ import annotations
 
 import heapq

@@ -1,8 +1,4 @@
-"""`tilejit.jax`: kernels in JAX programs (docs/examples/jax_jit.py).
-
-A call is an operation of XLA's (a custom call through its FFI) on XLA's stream; without a GPU the emulator runs the
-kernel.
-"""
+"""`tilejit.jax`: kernels in JAX programs (docs/examples/jax_jit.py)."""
 from __future__ import annotations
 
 import hashlib

@@ -1,8 +1,5 @@
 """The C interface through which XLA calls custom operators (xla/ffi/api/c_api.h, major version 0), as far as a handler
-that launches kernels needs it, by ctypes.
-
-A handler is a C function that is given a call frame: buffers, attributes, and functions of XLA (stream, errors).
-"""
+that launches kernels needs it, by ctypes."""
 from __future__ import annotations
 
 import ctypes

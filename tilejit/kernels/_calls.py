@@ -1,8 +1,4 @@
-"""From a call of a host function to its launches.
-
-What follows from facts of arrays (`facts_of`) is computed once per problem (`Work`), with places (`At`) for the
-arrays.
-"""
+"""From a call of a host function to its launches."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""The layout of products by multiply-adds: every thread has a block of rows and columns.
-
-A thread reads r + c numbers for r c multiply-adds, so blocks are as square as there are elements for, of vectors of
-four. Eight lanes lie side by side along columns.
-"""
+"""The layout of products by multiply-adds: every thread has a block of rows and columns."""
 from __future__ import annotations
 
 from tilejit.layout.linear import Basis, LinearLayout

@@ -1,8 +1,4 @@
-"""How the threads of a distributed tile reach its elements in shared memory.
-
-Address bits are linear over xor in those of coordinates (`layout/shared.py`), so an address is (thread part) ^
-(register constant).
-"""
+"""How the threads of a distributed tile reach its elements in shared memory."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""Bound launches (`Kernel.bind`).
-
-A CUDA graph of one node; but a kernel's launch while a stream is captured, and for dependents of the kernel ahead,
-whose set-up a graph would not overlap.
-"""
+"""Bound launches (`Kernel.bind`)."""
 from __future__ import annotations
 
 import threading

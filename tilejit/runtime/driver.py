@@ -1,7 +1,4 @@
-"""The CUDA driver through cuda-python, imported on first use, which raises LaunchError without a GPU.
-
-After an error that destroys the context every later call of that device raises and names the last kernel.
-"""
+"""The CUDA driver through cuda-python, imported on first use, which raises LaunchError without a GPU."""
 from __future__ import annotations
 
 import ctypes

@@ -1,8 +1,4 @@
-"""Assembling PTX with ptxas, and its log.
-
-ptxas is in TILEJIT_PTXAS, in the wheel nvidia-cuda-nvcc, or on PATH; else the driver assembles. Never a linker
-route: cuLink and nvJitLink drop setmaxnreg.
-"""
+"""Assembling PTX with ptxas, and its log."""
 from __future__ import annotations
 
 import hashlib

@@ -1,8 +1,4 @@
-"""Custom operators of torch that launch kernels (`traced.py`).
-
-One belongs to a kernel and a way of calling it; its name has a hash of both, so that cached programs find it in
-another process that traced the same call.
-"""
+"""Custom operators of torch that launch kernels (`traced.py`)."""
 from __future__ import annotations
 
 import hashlib

@@ -1,7 +1,4 @@
-"""The one budget of registers: how many the threads of each role have, and what of them is for anything but tiles.
-
-What tiles take: `accumulators` here, of sums before anything is scheduled; `ir.registers.peak` of a loop as it runs.
-"""
+"""The one budget of registers: how many the threads of each role have, and what of them is for anything but tiles."""
 from __future__ import annotations
 
 from typing import NamedTuple

@@ -1,8 +1,4 @@
-"""What only a TMA store needs is computed where the store stages it, a piece at a time (`ptx/runs.py`).
-
-    %y = cast %s                          %y = cast %s {by_pieces=true}
-    tma_store %d, %y, %stage, ..   ->     tma_store %d, %y, %stage, ..
-"""
+"""What only a TMA store needs is computed where the store stages it, a piece at a time (`ptx/runs.py`)."""
 from __future__ import annotations
 
 from tilejit.ir import Function, Op, listed, uses

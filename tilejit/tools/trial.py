@@ -1,7 +1,4 @@
-"""The process that runs configurations for autotuning (`trials.py`): what hangs or faults ends with it.
-
-It loads code, has shared memory, launches, times by CUDA events. Requests and replies are pickled tuples.
-"""
+"""The process that runs configurations for autotuning (`trials.py`): what hangs or faults ends with it."""
 from __future__ import annotations
 
 import ctypes

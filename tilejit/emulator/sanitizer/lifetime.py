@@ -1,8 +1,4 @@
-"""Shared memory lives until its CTA's last warp exits: not longer than others use it.
-
-The owner's warps must know that the others are done. A relaxed cluster barrier is enough, so its order is kept apart
-from the clocks.
-"""
+"""Shared memory lives until its CTA's last warp exits: not longer than others use it."""
 from __future__ import annotations
 
 from functools import reduce

@@ -1,7 +1,4 @@
-"""Shadow of one CTA's shared memory: who wrote each byte last and who has read it since.
-
-Bytes hold numbers of the writing access and of an interned set of readers: few array operations an instruction.
-"""
+"""Shadow of one CTA's shared memory: who wrote each byte last and who has read it since."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""f64 arithmetic rounded towards zero, up or down on one lane (PTX ISA, Rounding Modifiers).
-
-Operands are scaled to about 1; one fma (for sums Knuth's TwoSum) gives the rest exactly. `finish` rounds the pair at
-its true exponent.
-"""
+"""f64 arithmetic rounded towards zero, up or down on one lane (PTX ISA, Rounding Modifiers)."""
 from __future__ import annotations
 
 import math

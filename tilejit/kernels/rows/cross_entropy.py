@@ -9,7 +9,19 @@ from tilejit.kernels._host import RowLaunch
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.columns import sums_like
 from tilejit.kernels.rows.matrices import Matrix, elements, launch_of, matrix, result, vector
-from tilejit.kernels.rows.tiles import element_tile, put, put_rows, row_max, row_sum, row_tile, wide, wide_type
+from tilejit.kernels.rows.tiles import (
+    element_tile,
+    place,
+    put,
+    put_rows,
+    row_ends,
+    row_max,
+    row_sum,
+    row_tile,
+    whole_units,
+    wide,
+    wide_type,
+)
 
 REDUCTIONS = ("mean", "sum", "none")
 #: Elements of long rows that a program has at a time; those of a CTA of sums of rows' losses, at least and at most, and
@@ -157,21 +169,28 @@ def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, d
 @tilejit.kernel
 def cross_entropy_gradient_kernel(grad, x, target, weight, weight_sum, count, lse, dx, n, columns, x_pitch, dx_pitch,
                                   ignore, smoothing, z, cap, EACH: tl.constexpr, BLOCK: tl.constexpr,
-                                  ROWS: tl.constexpr):
-    row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
+                                  ROWS: tl.constexpr, UNIT: tl.constexpr):
+    row, cols, inside = element_tile(n, columns, BLOCK, ROWS, x_pitch, UNIT)
     t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
-    v = capped(x, row * x_pitch + cols, cap, inside)
     logarithm = tl.load(lse + row, row < n, other=0.0)
     factor = tl.load(grad + row, row < n, other=0.0) if EACH else tl.load(grad)
     if count is not None:
         factor = factor / tl.load(count)
-    w = 1.0
     weights = columns * 1.0
     if smoothing is not None and weight is not None:
         weights = tl.load(weight_sum)
-        w = tl.load(weight + cols, cols < columns, other=0.0).to(tl.float32)
-    d = slope(tl.exp(v - logarithm), v, cols, t, w, weights, logarithm, own, kept, factor, columns, smoothing, z, cap)
-    put(dx + row * dx_pitch + cols, d, inside)
+    for part in tl.static_range(1 if UNIT == 1 else 2):
+        if part == 1:
+            begin, whole = whole_units(row, x_pitch, columns, UNIT)
+            cols, inside = row_ends(begin, whole, columns, UNIT)
+            inside &= tl.program_id(0) % tl.cdiv(columns // UNIT * UNIT, BLOCK) == 0
+        v = capped(x, place(row, x_pitch, cols, 1 if part else UNIT), cap, inside)
+        w = 1.0
+        if smoothing is not None and weight is not None:
+            w = tl.load(weight + cols, inside, other=0.0).to(tl.float32)
+        d = slope(tl.exp(v - logarithm), v, cols, t, w, weights, logarithm, own, kept, factor, columns, smoothing, z,
+                  cap)
+        put(dx + place(row, dx_pitch, cols, 1 if part else UNIT), d, inside)
 
 
 @tilejit.kernel
@@ -230,7 +249,7 @@ def cross_entropy_gradient(dx, grad_loss: Array, logits: Array, target: Array, w
         return
     each = reduction == "none"
     grad = vector(what, grad_loss, x.n if each else 1, "grad")
-    _, grid, sizes = elements(x, o, flat=False)
+    _, grid, sizes = elements(x, o, flat=False, shifted=True)
     cross_entropy_gradient_kernel[grid](grad, x.array, call.target, call.weight, call.weight_sum(),
                                         count if reduction == "mean" else None, lse, o.array, x.n, x.columns, x.pitch,
                                         o.pitch, *call.numbers, EACH=each, **sizes)

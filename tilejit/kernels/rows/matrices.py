@@ -83,20 +83,30 @@ def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
     return row_launch(kept[0].n, kept[0].columns, widest, size=sum(sizes))
 
 
-def elements(*matrices: Matrix, flat: bool = True) -> tuple[tuple[Matrix, ...], tuple[int], dict[str, int]]:
+def elements(*matrices: Matrix, flat: bool = True,
+             shifted: bool = False) -> tuple[tuple[Matrix, ...], tuple[int], dict[str, int]]:
     """How an elementwise kernel goes over matrices of one shape (one row where none has gaps, unless not flat): the
-    matrices; the grid; rows and columns of a block."""
+    matrices; the grid; rows and columns of a block. shifted: and UNIT, elements in which rows that begin between 16
+    bytes are counted (`element_tile`)."""
     first = matrices[0]
     n, columns = first.n, first.columns
     if flat and n > 1 and all(m.pitch == columns for m in matrices):
         matrices = tuple(Matrix(m.array, 1, n * columns, 0) for m in matrices)  # 0: of whole vectors
         n, columns = 1, n * columns
     if not n * columns:
-        return matrices, (0,), {"BLOCK": 16, "ROWS": 1}
-    block = min(ELEMENTS, max(16, tilejit.next_power_of_2(columns)))
-    rows = min(ELEMENTS // block, tilejit.next_power_of_2(max(1, n)))
-    grid = tilejit.cdiv(n, rows) * tilejit.cdiv(columns, block)
-    return matrices, (grid,), {"BLOCK": block, "ROWS": rows}
+        return matrices, (0,), {"BLOCK": 16, "ROWS": 1, **({"UNIT": 1} if shifted else {})}
+    unit = unit_of(*matrices) if shifted and columns > ELEMENTS // 2 else 1
+    whole = columns // unit * unit
+    block = min(ELEMENTS, max(16, tilejit.next_power_of_2(whole)))
+    rows = min(ELEMENTS // block, tilejit.next_power_of_2(max(1, n))) if unit == 1 else 1
+    grid = tilejit.cdiv(n, rows) * tilejit.cdiv(whole, block)
+    return matrices, (grid,), {"BLOCK": block, "ROWS": rows, **({"UNIT": unit} if shifted else {})}
+
+
+def unit_of(*matrices: Matrix) -> int:
+    """Elements that 16 bytes have of each of them, if rows begin between 16 bytes and those of all alike; else 1."""
+    unit, pitch = 16 // min(tilejit.array_info(m.array).dtype.bytes for m in matrices), matrices[0].pitch
+    return unit if pitch % unit and all((m.pitch - pitch) % unit == 0 for m in matrices) else 1
 
 
 def _pitch(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:

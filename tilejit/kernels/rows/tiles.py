@@ -21,19 +21,47 @@ def row_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
 
 
 @tilejit.kernel
-def element_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """The same for elementwise kernels: blocks of BLOCK columns of ROWS rows, row by row, in the type of `columns`."""
-    across = tl.cdiv(columns, BLOCK)
+def element_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr, pitch=0, UNIT: tl.constexpr = 1):
+    """The same for elementwise kernels: blocks of BLOCK columns of ROWS rows, row by row, in the type of `columns`.
+    UNIT > 1: of rows so far apart that begin between UNITs of elements those that they have whole; see `row_ends`."""
+    across = tl.cdiv(columns // UNIT * UNIT, BLOCK)
     pid = tl.program_id(0)
     cols = pid % across * BLOCK + tl.arange(0, BLOCK)
     if ROWS == 1:
         row = (pid // across).to(tl.int64)
-        mask = cols < columns
+        if UNIT > 1:
+            begin, whole = whole_units(row, pitch, columns, UNIT)
+            mask = cols < whole
+            cols += begin
+        else:
+            mask = cols < columns
     else:
         row = ((pid // across).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
         cols = cols[None, :]
         mask = (row < n) & (cols < columns)
     return row, cols, mask
+
+
+@tilejit.kernel
+def whole_units(row, pitch, columns, UNIT: tl.constexpr):
+    """Where in a row the first UNIT of elements begins, and how many elements the row's UNITs have."""
+    begin = (-(row.to(tl.int64) * pitch) & UNIT - 1).to(tl.int32)
+    return begin, (columns - begin) // UNIT * UNIT
+
+
+@tilejit.kernel
+def row_ends(begin, whole, columns, UNIT: tl.constexpr):
+    """The columns of the two UNITs in which a row begins and ends, and which of them it has and `whole` has not."""
+    lane = tl.arange(0, 2 * UNIT)
+    cols = begin + lane + tl.where(lane < UNIT, -UNIT, whole - UNIT)
+    return cols, (cols >= 0) & (cols < tl.where(lane < UNIT, begin, columns))
+
+
+@tilejit.kernel
+def place(row, pitch, cols, UNIT: tl.constexpr = 1):
+    """Where a tile's columns are in memory; the tile begins at a multiple of UNIT elements."""
+    at = row * pitch + cols
+    return at if UNIT == 1 else tl.multiple_of(at, UNIT)
 
 
 @tilejit.kernel
