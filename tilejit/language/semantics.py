@@ -33,7 +33,7 @@ _KIND = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
 def unwrap(x: Any) -> Any:
-    return x.value if isinstance(x, constexpr) else x
+    return x.value if type(x) is constexpr else x
 
 
 def constant(x: Any, what: str) -> Any:

@@ -16,7 +16,8 @@ from tilejit.schedule.row_end import RowEnd
 class Row:
     """A row that lies in shared memory, `count` strips of `size` elements. ctas: CTAs that take strips in turn. `now`:
     what stands for a value that is no tile like the row, since it was folded from strips. Of a row that begins anywhere
-    a thread may have `each` elements side by side, and strips begin `before` elements ahead of it (row_shift)."""
+    a thread may have `each` elements side by side, and strips begin `before` elements ahead of it (row_shift). What is
+    the `same` in all strips stands before the loops over them (`b`)."""
 
     shape: tuple[int, ...]
     layout: LinearLayout
@@ -25,6 +26,8 @@ class Row:
     now: dict[Value, Value] = field(default_factory=dict)
     each: int = 0
     before: Value | None = None
+    same: dict[Value, Value] = field(default_factory=dict)
+    b: Builder = field(init=False)
 
     @property
     def size(self) -> int:
@@ -66,8 +69,12 @@ class Strip:
             op = v.maker
             if self.end is not None and op.name == "select" and self.end.holds(op.operands[0]):
                 return self.of(op.operands[1])
-            self.made[v] = self._write(op, Tile((self.row.size,), v.tile.elem, self.row.part))
-            self.made[v].name = v.name
+            known, b = (self.row.same, self.row.b) if op.name in ("const", "splat") else (self.made, self.b)
+            if v not in known:
+                self.b, b = b, self.b
+                known[v] = self._write(op, Tile((self.row.size,), v.tile.elem, self.row.part))
+                known[v].name, self.b = v.name, b
+            self.made[v] = known[v]
         return self.made[v]
 
     def _write(self, op: Op, t: Tile) -> Value:

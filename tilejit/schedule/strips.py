@@ -78,6 +78,7 @@ class _Passes:
         self.at_once, self.tail = STRIP // size // each, None
         count = row.shape[0] // (each * 32 << row.layout.in_bits("warp"))
         self.row = Row(row.shape, row.layout, count, row.ctas, row.now, max(1, unit // size), before)
+        self.row.b = b
 
     def put(self, b: Builder) -> None:
         """Copy what has taken the row's place to memory, as far as the row goes."""
@@ -94,7 +95,7 @@ class _Passes:
         ops = self.stretch.block.ops
         inside, rest = ops[self.stretch.begin:self.stretch.end], ops[self.stretch.end:]
         self.stretch.block.ops = ops[:self.stretch.begin]
-        b = Builder(self.stretch.block)
+        b = self.row.b = Builder(self.stretch.block)
         within = set(inside)
         waiting: list[Op] = []  # sinks of the next pass
         #: slots that are given back behind all passes, and what fills those again
