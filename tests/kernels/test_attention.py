@@ -129,28 +129,31 @@ def test_shares_of_causal_blocks(heads: int, size: int, blocks: int) -> None:
         assert shares.max() / shares.mean() == pytest.approx(unequal)
 
 
-@pytest.mark.parametrize("sizes, tiles, persistent", [
-    ((1, 640, 300, 1, 1, 64, 64), (128, 16), True), ((1, 750, 300, 1, 1, 64, 64), (192, 16), True),
-    ((1, 130, 300, 2, 1, 128, 128), (128, 32), True), ((1, 200, 300, 2, 1, 64, 64), (64, 16), False),
-    ((2, 100, 90, 1, 1, 256, 256), (128, 16), False)])
+@pytest.mark.parametrize("sizes, tiles, persistent, causal", [
+    ((1, 640, 300, 1, 1, 64, 64), (128, 16), True, False), ((1, 750, 300, 1, 1, 64, 64), (192, 16), True, False),
+    ((1, 130, 300, 2, 1, 128, 128), (128, 32), True, False), ((1, 200, 300, 2, 1, 64, 64), (64, 16), False, False),
+    ((2, 100, 90, 1, 1, 256, 256), (128, 16), False, False), ((1, 150, 300, 1, 1, 64, 64), (64, 16), False, True),
+    ((1, 180, 60, 1, 1, 64, 64), (64, 16), False, True)])
 def test_blocks_in_shares(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], tiles: tuple[int, int],
-                          persistent: bool) -> None:
-    """On three multiprocessors, of blocks that are no multiple of those; with sinks, which count once."""
+                          persistent: bool, causal: bool) -> None:
+    """On three multiprocessors, of blocks that are no multiple of those, or, with a causal mask, no more; with sinks,
+    which count once."""
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 3)
     for name in ("SHARE", "TWO", "JOIN"):
-        monkeypatch.setattr(forward, name, 0)
+        monkeypatch.setattr(forward, name, -9)
     joined: list[tuple[int, ...]] = []
     monkeypatch.setattr(forward, "join_kernel", Recorded(forward.join_kernel, joined))
     q, k, v = inputs(*sizes)
     sinks = np.linspace(-1, 2, sizes[3], dtype=F32)
     lse = np.full((sizes[0], sizes[3], sizes[1]), np.nan, F32)
     with tilejit.knobs(target="emulator"):
-        out = kernels.attention(q, k, v, lse=lse, sinks=sinks, tiles=tiles, persistent=persistent)
-    want, logs = reference(q, k, v, False)
+        out = kernels.attention(q, k, v, causal=causal, lse=lse, sinks=sinks, tiles=tiles, persistent=persistent)
+    want, logs = reference(q, k, v, causal)
     with_sinks = np.logaddexp(logs, sinks[:, None])
     assert np.abs(lse - with_sinks).max() < 1e-5
     assert rel_error(out.astype(np.float64), want * np.exp(logs - with_sinks).transpose(0, 2, 1)[..., None]) <= 5e-3
-    assert joined == [(tilejit.cdiv(sizes[1], tiles[0]) * sizes[0] * sizes[3] % 3, tiles[0] // 16)]
+    blocks = tilejit.cdiv(sizes[1], tiles[0]) * sizes[0] * sizes[3]
+    assert joined == [(blocks if causal else blocks % 3, tiles[0] // 16)]
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -158,11 +161,10 @@ def test_blocks_in_shares(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...
                                                  (263, 41, 132), (5, 7, 3), (17, 300, 16)])
 def test_shares_have_all_keys_once(tiles: int, length: int, chip: int, several: bool) -> None:
     """As `part_of` and `join_kernel` find them: no slot twice, and those of a block one after another."""
-    shares = forward._shared(tiles, length, chip, several)
-    assert shares is None or shares.whole == tiles // chip * chip
+    over = tiles % chip
+    shares = forward._shared(np.full(over, length), tiles - over, chip, several)
     if shares is None:
         return
-    over = tiles - shares.whole
     slots: dict[int, tuple[int, int, int]] = {}
     programs = tilejit.cdiv(over * shares.length, shares.quota)
     assert programs <= chip or not several

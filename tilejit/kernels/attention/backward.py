@@ -61,8 +61,7 @@ def query_tiles(wide: int, plain: bool) -> tuple[int, int]:
 
 
 def _shares(like: Any, programs: int, chip: int, elements: int) -> Shares | None:
-    """Shares of the blocks of keys that would leave multiprocessors idle at the end, where that saves a round of them.
-    elements: of a block's keys, or values."""
+    """Shares of the last blocks of keys, where that saves a round. elements: of a block's keys, or values."""
     over = programs % chip
     if not 0 < COUNT * over <= (COUNT - 1) * chip or over > SHARED:
         return None

@@ -315,11 +315,11 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
                AT_ONCE: tl.constexpr = 1):
     """Gradients of BN keys and values of one head (dk_desc or dv_desc is None: of the others only); those of queries,
     without their scale, are added to `sums` if it is given (fp32, or int32 with `units`: [rows / BM, heads] blocks as
-    `add_held` orders them). stats: what `row_kernel` makes, in blocks of BM rows. SPLIT: 0 every block is masked; 1 the
-    last ones are not; 2 those in the middle are not. lost [batches, kv heads], if given: counts programs whose scores'
-    gradients are not finite, as in fp16 they may not be, which integers do not show. done [batches, kv heads], if
-    given: counts programs, of which the last one gives the gradients of queries, AT_ONCE blocks at a time. Programs
-    (blocks of keys, kv heads, batches), in one row with `shares`."""
+    `add_held` orders them). stats: what `row_kernel` makes, in blocks of BM rows. SPLIT: `cases.split_of`. lost
+    [batches, kv heads], if given: counts programs whose scores' gradients are not finite, as in fp16 they may not be,
+    which integers do not show. done [batches, kv heads], if given: counts programs, of which the last one gives the
+    gradients of queries, AT_ONCE blocks at a time. Programs (blocks of keys, kv heads, batches), in one row with
+    `shares`."""
     steps, kv_heads, share = tl.cdiv(keys, BN), heads // GROUP, -1
     n, kv_head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if shares is not None:

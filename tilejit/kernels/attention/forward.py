@@ -135,19 +135,28 @@ def keys_of_tile(size: int, queries: int, keys: int, wide: int, wide_v: int, cau
                key=lambda n: sum(_padded(x, n) for x in seen) * (1 + BESIDE[size] / n))
 
 
-def _shared(tiles: int, length: int, chip: int, several: bool) -> Shares | None:
-    """Where it takes less time to divide blocks of queries, of `length` blocks of keys, that would leave
-    multiprocessors idle at the end. several: a program takes more than one, and shares of two of these then."""
-    over, found = tiles % chip, []
+def _shared(lengths: Any, whole: int, chip: int, several: bool) -> Shares | None:
+    """Where it takes less time to divide blocks of queries behind `whole` other ones; lengths: blocks of keys of each.
+    several: a program takes more than one block, and shares of two of these then."""
+    over, length, found = len(lengths), int(max(lengths, default=0)), []
     for parts in range(2, min(PARTS, length) + 1):
         quota = tilejit.cdiv(length, parts)
         if several:
             quota = max(quota, tilejit.cdiv(over * length, chip))
             found.append((quota + TWO, length, quota))
         else:
-            found.append((tilejit.cdiv(over * parts, chip) * (quota + SHARE), parts * quota, quota))
-    time, each, quota = min(found, default=(length, 0, 0))
-    return Shares(tiles - over, each, quota) if over and time + JOIN < length + START else None
+            left = lengths - quota * np.arange(parts)[:, None]
+            times = np.sort(np.minimum(left[left > 0], quota) + SHARE)[::-1]
+            found.append((int(_shares(times, chip).max()), parts * quota, quota))
+    time, each, quota = min(found, default=(length + START, 0, 0))
+    return Shares(whole, each, quota) if time + JOIN < length + START else None
+
+
+def _shares(work: Any, programs: int) -> Any:
+    """What each of so many programs has of the work, dealt to and fro."""
+    rounds = np.append(work, np.zeros(-len(work) % programs, int)).reshape(-1, programs)
+    rounds[1::2] = rounds[1::2, ::-1]
+    return rounds.sum(0)
 
 
 def _padded(n: int, block: int) -> int:
@@ -161,10 +170,8 @@ def _dealt(heads: int, size: int, blocks: int, programs: int) -> tuple[int, floa
     found = {1: tilejit.cdiv(tilejit.cdiv(blocks, 2) * heads, programs) * (blocks + 1) / whole}
     for together in range(2, min(heads, STAYS // size) + 1):
         if heads % together == 0:
-            work = np.repeat(np.arange(blocks, 0, -1), together)
-            rounds = np.append(work, np.zeros(-len(work) % programs, int)).reshape(-1, programs)
-            rounds[1::2] = rounds[1::2, ::-1]
-            shares, sections = rounds.sum(0), heads // together
+            shares = _shares(np.repeat(np.arange(blocks, 0, -1), together), programs)
+            sections = heads // together
             found[together] = int((shares * -(-sections // 2) + shares[::-1] * (sections // 2)).max()) / whole
     return next((n, x) for n, x in found.items() if x <= min(found.values()) + 0.005)
 
@@ -213,9 +220,12 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
         products_ahead=ahead or None, ping_pong=turns, TOGETHER=together)
     grid = (min(chip, count),) if persistent else (blocks * together, heads // together, batch)
     work, values = Work(_EXTRAS + len(infos)), At(_V, blocks_of(v, bn, wide_v))
-    shares = None
-    if alike and split == 1 and not (case.high or infos[7] or persistent and wide_v > 192):  # registers
-        shares = _shared(count, tilejit.cdiv(keys, bn), chip, persistent)
+    shares, lengths = None, np.full(count % chip, tilejit.cdiv(keys, bn))
+    if case.high:  # those of fewer blocks than multiprocessors, which are not alike
+        seen = np.clip(np.minimum(np.arange(blocks, 0, -1) * bm, queries) + keys - queries + case.right, 0, keys)
+        lengths = np.repeat(-(-seen // bn), heads * batch if count <= chip else 0)
+    if alike and split == 1 and not (infos[7] or persistent and (case.high or wide_v > 192)):  # registers
+        shares = _shared(lengths, count - len(lengths), chip, persistent)
     if shares is not None:
         over = count - shares.whole
         programs, fp32 = tilejit.cdiv(over * shares.length, shares.quota), tilejit.language.float32

@@ -252,6 +252,15 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
 
 
 @tilejit.kernel
+def numbered(tile, blocks, heads, band):
+    """Head and number of a block of queries; with a causal mask the longest come first."""
+    head, number = tile // blocks, tile % blocks
+    if band.right is not None:
+        head, number = tile % heads, blocks - 1 - tile // heads
+    return head, number
+
+
+@tilejit.kernel
 def part_of(j, i, shares, BN: tl.constexpr):
     """Of the i-th block of queries of which program j has a share: its number, slot, and keys from where to where."""
     first = j * shares.quota
@@ -266,8 +275,8 @@ def join_kernel(out_desc, lse, queries, keys, heads, batches, opts, RAISED: tl.c
                 BM: tl.constexpr, DV: tl.constexpr):
     """The results of blocks in shares, in the order of their keys. Programs (shared blocks, BM // 16), 16 rows each."""
     block, chunk, shares = tl.program_id(0), tl.program_id(1), opts.shares
-    tile, blocks, rows = shares.whole + block, tl.cdiv(queries, BM), chunk * 16 + tl.arange(0, 16)
-    head, batch = tile // blocks % heads, tile // blocks // heads
+    head, number = numbered(shares.whole + block, tl.cdiv(queries, BM), heads * batches, opts.band)
+    head, batch, rows = head % heads, head // heads, chunk * 16 + tl.arange(0, 16)
     most, total = tl.full([16], float("-inf"), tl.float32), tl.zeros([16], tl.float32)
     acc = tl.zeros([16, DV], tl.float32)
     where = rows[:, None] * DV + tl.arange(0, DV)[None, :]
@@ -282,7 +291,7 @@ def join_kernel(out_desc, lse, queries, keys, heads, batches, opts, RAISED: tl.c
         total = total * before + tl.load(shares.rows + slot * (2 * BM) + BM + rows) * now
         most = new
     at = place(batch, head, heads, queries, keys, opts.sequences)
-    give(acc, most, total, RAISED, out_desc, lse, queries, tile % blocks * BM + chunk * 16, head, head // GROUP, batch,
+    give(acc, most, total, RAISED, out_desc, lse, queries, number * BM + chunk * 16, head, head // GROUP, batch,
          0, heads, batches, at, opts, GROUP, 1, 16, DV)
 
 
@@ -295,10 +304,9 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
     keys and values. lse: None, or [parts, batch, heads, queries], of sequences one after another [heads, queries in
     all]. scale: of products, times log2(e) where nothing else changes scores. opts: `scores.Options`.
 
-    TAIL: some block of keys is masked. SPLIT: 0 every block is masked; 1 the first ones are not; 2 those in the middle
-    are not. PACK: rows are queries of so many heads, all that share one of keys (q_desc and out_desc are [batch,
-    sequence, kv heads, PACK, d] then). PARTS: so many programs have a part of the keys each; out_desc has their results
-    (fp32) one after another along the batch.
+    TAIL: some block of keys is masked. SPLIT: `cases.split_of`. PACK: rows are queries of so many heads, all that share
+    one of keys (q_desc and out_desc are [batch, sequence, kv heads, PACK, d] then). PARTS: so many programs have a part
+    of the keys each; out_desc has their results (fp32) one after another along the batch.
 
     Programs (query blocks * TOGETHER, heads / TOGETHER, batches * PARTS); in one dimension one for each block and share
     (opts.shares), or fewer that take one block after the other (PERSISTENT: the next one's keys are loaded while this
@@ -356,10 +364,11 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
         head, batch, part = tl.program_id(1) * TOGETHER + head, tl.program_id(2) // PARTS, tl.program_id(2) % PARTS
         slot, start, stop = -1, 0, keys
         if opts.shares is not None:
-            tile, blocks = tl.program_id(0), tl.cdiv(queries, BM)
+            tile = tl.program_id(0)
             if tile >= opts.shares.whole:
                 tile, slot, start, stop = part_of(tile - opts.shares.whole, 0, opts.shares, BN)
-            number, head, batch = tile % blocks, tile // blocks % heads, tile // blocks // heads
+            head, number = numbered(tile, tl.cdiv(queries, BM), heads * batches, opts.band)
+            head, batch = head % heads, head // heads
         queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM, head, batch, part,
                           heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV, slot, start,
                           stop)

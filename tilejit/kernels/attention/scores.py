@@ -80,9 +80,9 @@ class Lists(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Blocks of queries from the `whole`-th on are divided by their keys: of the blocks of keys of all of them, of
-    `length` each, a program takes the next `quota`. `sums` [slots, BM, DV] and `rows` [slots, 2, BM] (greatest scores,
-    sums of weights) have what program j finds for block t in slot j + t."""
+    """Of the blocks of keys of blocks of queries from the `whole`-th on, of `length` each, a program takes the next
+    `quota`. `sums` [slots, BM, DV] and `rows` [slots, 2, BM] (greatest scores, sums of weights) have what program j
+    finds for block t in slot j + t."""
 
     whole: Any
     length: Any
