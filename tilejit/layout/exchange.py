@@ -1,7 +1,4 @@
-"""What each CTA of a cluster sends to which other one when a tile that all have a part of is summed.
-
-A share lies in the order in which its reader's threads hold it: a warp accesses 512 contiguous bytes.
-"""
+"""What each CTA of a cluster sends to which other one when a tile that all have a part of is summed."""
 from __future__ import annotations
 
 from dataclasses import dataclass

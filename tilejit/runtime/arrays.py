@@ -1,8 +1,5 @@
 """What may be an argument: torch tensors, `__cuda_array_interface__`, DLPack, our arrays, and objects with `data_ptr()`
-and `dtype`.
-
-`describe` makes an `ArrayInfo` of any. torch is found in `sys.modules`, never imported.
-"""
+and `dtype`."""
 from __future__ import annotations
 
 import ctypes

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -56,6 +57,7 @@ def install() -> None:
     if "triton" in sys.modules:
         raise ImportError("triton is imported already: call tilejit.compat.triton.install() before anything imports it")
     sys.meta_path.insert(0, _finder)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its other processes would find Triton itself
     importlib.import_module("triton")
 
 

@@ -45,7 +45,7 @@ class CompiledKernel:
         self.kernel: Any = compiled.cubin
         self.module: Any = compiled
         self.function: Any = compiled
-        self.src = compiled.kernel
+        self.src = info.get("src", compiled.kernel)
         self.loaded = 0  # the process that loaded it
 
     @cached_property
@@ -82,6 +82,18 @@ class CompiledKernel:
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         return self.compiled[grid]
 
+    @property
+    def packed_metadata(self) -> Metadata:
+        return self.metadata
+
+    def launch_metadata(self, grid: Any, stream: Any, *args: Any) -> None:
+        """Nothing: hooks are told by the launch itself."""
+
+    def run(self, x: int, y: int, z: int, stream: Any, function: Any, metadata: Any, launch_metadata: Any, enter: Any,
+            leave: Any, *args: Any) -> None:
+        """As torch's inductor launches: on torch's current stream, which it hands over."""
+        self.compiled[x, y, z](*args)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["compiled"], name)
 
@@ -102,11 +114,11 @@ def compile(src: ASTSource, target: GPUTarget | None = None,
     given |= {n: _aligned(t, names.index(n), src.attrs or {}) for n, t in src.signature.items() if n not in given}
     extra = {k: v for k, v in (options or {}).items() if k in src.fn.defaults}
     if target is not None:
-        extra["target"] = {90: "sm_90a", 80: "sm_80"}.get(int(target.arch), "sm_90a")
+        extra["target"] = {"80": "sm_80"}.get(str(target.arch), "sm_90a")
     extra = {k: v for k, v in extra.items() if k not in names}  # the name is the kernel's, as where it is launched
     with placed():
         made = src.fn.compile(**given, **extra)
-    return CompiledKernel(made, src.fn, {"key": src.fn.cache_key})
+    return CompiledKernel(made, src.fn, {"key": src.fn.cache_key, "src": src})
 
 
 def _aligned(kind: str, index: int, attrs: Mapping[Any, Any]) -> str:
@@ -118,3 +130,7 @@ def _aligned(kind: str, index: int, attrs: Mapping[Any, Any]) -> str:
 
 def triton_key() -> str:
     return compiler_hash()
+
+
+def make_backend(target: GPUTarget) -> SimpleNamespace:
+    return SimpleNamespace(target=target, hash=compiler_hash, parse_options=lambda options: SimpleNamespace(**options))
