@@ -34,8 +34,8 @@ class Chip:
     block takes whose sums are promoted, where its scales come with it, promoted: results of others; widened: weights
     that become 16-bit numbers, widens: those of a warpgroup. Not of all chips: outside: how much longer than others
     lines of tiles take L2 that lie beyond a matrix's end; pair: by how much longer products take whose CTAs share an
-    operand; behind: exponent of the sum of memory and what happens beside it; within: how much longer memory takes
-    results whose rows begin within sectors."""
+    operand; behind: exponent of the sum of memory and what happens beside it; within: by how much longer
+    results take whose rows begin within sectors, of transposes."""
 
     name: str
     multiprocessors: int

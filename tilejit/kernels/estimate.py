@@ -47,6 +47,7 @@ class Table:
                  second=f["n"] // (f["ctas"] / f["k_ctas"]), area=f["m"] * f["n"])
         slots = (SHARED // f["together"] - 2 * f["results"]) // ((high + wide) * f["k_bytes"])
         f["slots"] = np.clip(slots, 2, 12)
+        f["ends"] = np.where(f["swap"], 1.0, LINE / f["strip"])
         f["stored"] = f["results"] / np.where(f["k_ctas"] > 1, f["ctas"], 1.0)
         # Without TMA, tiles pass through shared memory; those of odd widths, several CTAs and transposes are stored as
         # held.
@@ -130,15 +131,18 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
     time = time + memory if chip.behind == 1 else (time ** chip.behind + memory ** chip.behind) ** (1 / chip.behind)
     time = time + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
 
+    # Of rows that begin within sectors L2 has parts to complete at both ends of strips; fewer where programs do not
+    # read ahead.
+    inside = p.pitches[2] % SECTOR and not all(p.units)
+    within: Any = 1 + chip.within * f["ends"] if inside else 1.0
     if not p.stores:
-        moved = p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
+        moved = within * p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
     else:
         moved = f["scattered"] / chip.lined + f["lines"] * chip.row / f["stored"]
     stored = f["stored"] * (moved + (1 / chip.activation if p.activated else 0)) + chip.stored
     ends = stored * (1 + (turns - 1) * r["shown"])
-    # Of rows that begin within sectors memory is read, too, the more the further programs read ahead.
-    written = max(0.0, p.batches * p.m * p.n * p.out_bytes - chip.resident) / (chip.memory * chip.multiprocessors)
-    written *= 1 + (chip.within if p.pitches[2] % SECTOR and not all(p.units) else 0)
+    written = within * max(0.0, p.batches * p.m * p.n * p.out_bytes - chip.resident) / (
+        chip.memory * chip.multiprocessors)
     meeting = chip.second + r["meeting"] * programs + r["turned"] * (p.m * p.n)
     whole = ((time + ends) ** e + written ** e) ** (1 / e)
     return r["fixed"] + np.where(divided, time + meeting, whole) + turns * r["meet"]
