@@ -9,11 +9,13 @@ import pytest
 pytest.importorskip("torch._inductor")
 SCRIPT = """
 import sys, tilejit.compat.triton
+device = sys.argv[1]
 tilejit.compat.triton.install()
 import torch
 from torch._inductor import config
 from tilejit.compat.triton.compiler.compiler import CompiledKernel
 config.cpu_backend, config.force_disable_caches = "triton", True
+torch.set_default_device(device)
 launched, run = [], CompiledKernel.run
 CompiledKernel.run = lambda self, *args: launched.append(self.name) or run(self, *args)
 F, x, y = torch.nn.functional, torch.randn(12, 300), torch.randn(12, 300)
@@ -28,7 +30,9 @@ print("right")
 """
 
 
-def test_its_kernels_are_right(tmp_path):
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TILEJIT_TARGET": "emulator"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], text=True, capture_output=True, env=env)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_its_kernels_are_right(device, tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+           **({"TILEJIT_TARGET": "emulator"} if device == "cpu" else {})}
+    done = subprocess.run([sys.executable, "-c", SCRIPT, device], text=True, capture_output=True, env=env)
     assert done.returncode == 0 and done.stdout.split()[-1] == "right", done.stderr[-2000:]
