@@ -20,7 +20,7 @@ class Chip:
     launch, second: a launch, and one more behind it; overlap: what of that passes while the launch ahead ends; cluster:
     the start of one. tensor: results times bytes of K that the tensor cores multiply. load, l2: bytes that TMA brings a
     multiprocessor, and that L2 gives each of all; memory: bytes that memory does, beyond the `resident` ones that L2
-    keeps; line: one request of a line of L2 that all programs want at once. latency: from a block's request to its
+    keeps; line: a row across K for each program that wants it at once. latency: from a block's request to its
     arrival, which as many blocks share as are on their way; block: what each block takes beside. hiding: exponent of
     the sum of what happens at once. sector, ragged: by how much longer bytes of lines take that begin with sectors of
     L2 (32 bytes) but not with its lines (128), and elsewhere. idle: the same of memory, where many multiprocessors have

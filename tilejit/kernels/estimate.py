@@ -168,11 +168,11 @@ def _block(p: Problem, table: Table, chip: Chip, down: _Array, across: _Array, p
     if p.step != "accumulate":
         products = (products ** (1 / e) + _beside(p, f, chip, sharing)) ** e
     alone = r["waited"] + products * sharing ** e + loads ** e
-    # Programs that read the same block ask for the same lines, one request a row of it: narrow rows are many to a line.
-    of_first, of_second = table.sides(1.0 if p.a_rows else LINE / min(LINE, max(1, p.m * p.size)),
-                                      LINE / min(LINE, max(1, p.n * p.size)) if p.b_rows else 1.0)
+    # Programs that read the same rows across K, which share lines of L2, ask for them at once, one by one.
+    of_first, of_second = table.sides(*(float(width > 0 and not unit and pitch % LINE > 0)
+                                        for width, unit, pitch in zip(p.across, p.units, p.pitches)))
     asking = np.maximum(np.minimum(across, programs) * of_first, np.minimum(down, programs) * of_second)
-    alone = alone + (asking * chip.line) ** e
+    alone = alone + (asking * f["k_bytes"] / p.size * chip.line) ** e
     high, wide = table.sides(p.m, p.n)
     rows, columns = high / down, wide / across
     if chip.outside and not (p.grouped or any(p.units)):
