@@ -346,18 +346,12 @@ class Emitter:
     def at(self, op: Op) -> None:
         if op.loc is not None:
             self.p.loc(op.loc.file, op.loc.line)
-        for r in op.results:
-            if type(r.type) in (Tile, Pending):
-                self.note(op)
-                return
-        effects = op.define.effects
-        if effects and ("shared_write" in effects or "write" in effects):
-            self.note(op)
-
-    def note(self, op: Op) -> None:
         shown = [r for r in op.results if type(r.type) in (Tile, Pending)]
-        what = f"{', '.join([r.name or '_' for r in shown])} = {op.name} : {shown[0].type}" if shown else op.name
-        self.p.comment(f"{what}    {op.loc.short()}" if op.loc else what)
+        effects = op.define.effects
+        if shown or effects and ("shared_write" in effects or "write" in effects):
+            names = ", ".join([r.name or "_" for r in shown]) if shown[1:] else shown[0].name or "_" if shown else ""
+            what = f"{names} = {op.name} : {shown[0].type}" if shown else op.name
+            self.p.comment(f"{what}    {op.loc.short()}" if op.loc else what)
 
 
 def param_decl(name: str, param: Param) -> str:
