@@ -1,7 +1,4 @@
-"""Programs of a walk that are ahead of the others wait for them, but never for long.
-
-Multiprocessors do not get equal shares of memory: some would end early, and the others cannot use all of it then.
-"""
+"""Programs of a walk that are ahead of the others wait for them, but never for long."""
 from __future__ import annotations
 
 from tilejit.ir import Builder, Function, beside, listed

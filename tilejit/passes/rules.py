@@ -1,6 +1,4 @@
-"""Algebraic identities, one function an op: each returns the value that equals the op's result, or None. A rule may
-emit ops through the rewriter. Floating-point rules keep every bit: x + 0.0 is not x for x = -0.0.
-"""
+"""Algebraic identities, one function an op: each returns the value that equals the op's result, or None."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""The `@kernel` decorator and the launch path.
-
-A call is bound by its shape through a `Plan`. A known key leads to a loaded kernel (`launch.py`); a new one
-compiles, under the kernel's lock.
-"""
+"""The `@kernel` decorator and the launch path."""
 from __future__ import annotations
 
 import threading

@@ -26,10 +26,10 @@ from tilejit.kernels.estimate import Table, estimate
 from tilejit.kernels.problem import Call, Problem, facts
 from tilejit.kernels.way import Way
 
-FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "latency", "block", "sector", "store",
-          "stored", "part", "exchange", "outside", "pair", "behind")
+FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "latency", "block", "sector", "ragged",
+          "line", "store", "stored", "part", "exchange", "outside", "pair", "behind", "within")
 #: Where a fit starts with terms that a chip's numbers leave out.
-STARTS = {"outside": 1.0, "pair": 0.1, "behind": 2.0}
+STARTS = {"outside": 1.0, "pair": 0.1, "behind": 2.0, "within": 0.1}
 #: How firmly rates stay near those that a fit starts with; the best ways decide.
 PRIORS = (0.1, 1.0, 3.0, 10.0, 30.0)
 #: The likeliest ways that are measured of a product, and others that should take at most so much longer.
@@ -43,11 +43,12 @@ Times = tuple[Problem, list[tuple[Way, float]]]
 
 
 def problems(rng: random.Random) -> Iterator[tuple[Problem, str]]:
-    """Sizes are log-uniform; half of the products have rows in whole lines of L2."""
+    """Sizes are log-uniform; half of the products have rows in whole lines of L2, others in sectors, or begin anywhere
+    that TMA reads."""
     i = 0
     while True:
         m, n, k = (max(1, round(math.exp(rng.uniform(0, math.log(most))))) for most in (LARGEST, LARGEST, LONGEST))
-        unit, dtype = (64, 16)[i % 2], "fp8e4nv" if i % 4 == 3 else "bf16"
+        unit, dtype = (64, 8, 64, 16, 64, 16, 64, 16)[i % 8], "fp8e4nv" if i % 4 == 3 else "bf16"
         n, k = -(-n // unit) * unit, -(-k // unit) * unit
         if not 2 ** 14 <= m * n * k <= PRODUCTS or i % 3 == 0 and m * n * k < 2 ** 30 or (m + n) * k > ELEMENTS:
             continue
