@@ -1,7 +1,4 @@
-"""Kernels that ptxas would spill, or that lack a few registers for one more program on a multiprocessor.
-
-The first are assembled again with room for one program fewer, then for one; the others for one more.
-"""
+"""Kernels that ptxas would spill, or that lack a few registers for one more program on a multiprocessor."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Launches while torch traces (torch.compile, torch.export): each becomes a call of a custom operator (`torch_ops.py`).
-
-torch's tracer follows `launch`, so it keeps to plain tuples, dicts and isinstance.
-"""
+"""Launches while torch traces (torch.compile, torch.export): each becomes a call of a custom operator."""
 from __future__ import annotations
 
 import itertools

@@ -15,6 +15,7 @@ from tilejit.runtime.compile import compiler_hash
 
 if TYPE_CHECKING:
     from tilejit.compat.triton.runtime.jit import JITFunction
+    from tilejit.runtime.jit import Partial
 
 class Metadata(Mapping[str, Any]):
     def __init__(self, facts: dict[str, Any]):
@@ -92,7 +93,13 @@ class CompiledKernel:
     def run(self, x: int, y: int, z: int, stream: Any, function: Any, metadata: Any, launch_metadata: Any, enter: Any,
             leave: Any, *args: Any) -> None:
         """As torch's inductor launches: on torch's current stream, which it hands over."""
-        self.compiled[x, y, z](*args)
+        whole = len(args) == len(self._fixed.kernel.names)  # constants, too
+        (self._fixed if whole else self.compiled)[x, y, z](*args)
+
+    @cached_property
+    def _fixed(self) -> Partial:
+        kernel = self.compiled.launched_by
+        return kernel.partial(**{n: v for n, v in self.compiled.options.items() if n in kernel.defaults})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["compiled"], name)
