@@ -1,7 +1,4 @@
-"""Errors of tilejit, and source locations.
-
-Every error a user can cause is a `TileJitError`; one with a `Loc` prints its line with a caret, then the inlined calls.
-"""
+"""Errors of tilejit, and source locations."""
 from __future__ import annotations
 
 import linecache

@@ -167,15 +167,18 @@ def test_emulated(columns):
             close(one, expected, 1e-5)
 
 
-@pytest.mark.parametrize("columns, centred, programs, warps", [(4096, True, 1, 8), (3008, True, 1, 8), (4096, False, 2, 8), (2048, True, 4, 2)])
-def test_a_row_that_has_its_multiprocessor_alone(columns, centred, programs, warps):
-    """Centred rows of 16 bits and 2049 to 4096 columns: one program, of half as many elements a thread."""
+@pytest.mark.parametrize("columns, centred, programs, warps, unit", [
+    (4096, True, 264, 4, 1), (4096, False, 264, 8, 1), (2048, True, 528, 2, 1), (4097, True, 264, 4, 8), (8193, False, 128, 8, 8),
+    (50257, False, 15, 8, 1)])
+def test_walks(monkeypatch, columns, centred, programs, warps, unit):
+    """As many programs as run at once, or a few less, so that rows of each begin alike; not where those would be many less."""
+    monkeypatch.setattr(tilejit, "clusters", lambda ctas, device: 132 if ctas == 1 else 15)
     rows = matrix("x", np.zeros((4000, columns), BF16))
-    found, _, options = gradients.walk(1, centred, rows, rows, rows)
-    assert (found, options["num_warps"]) == (programs * tilejit.multiprocessors(), warps)
+    found, _, options = gradients.walk(1, centred, rows, rows)
+    assert (found, options["num_warps"], options["UNIT"]) == (programs, warps, unit)
 
 
-def test_the_gradient_of_a_row_that_is_alone():
+def test_a_gradient_of_few_rows():
     x, grad, w = arrays((6, 2064), (6, 2064), (2064,), dtype=BF16)
     with tilejit.knobs(target="emulator"):
         found = gradients.layernorm_gradient(grad, x, w, w, 1e-5, 0.0, True, True)
@@ -194,6 +197,35 @@ def test_programs_that_are_ahead_wait(monkeypatch, columns, n):
     for one, other, expected in zip(found, again, norm64(x, w, w, False, grad.astype(np.float64))[1:]):
         close(one, expected, 1e-2)
         np.testing.assert_array_equal(one, other)
+
+
+def odd_rows(n, columns, pitch, dtype, seed):
+    """Rows among NaNs; the first begins at 16 bytes, and behind the last is nothing."""
+    buffer = np.full(n * pitch - (pitch - columns), np.nan, dtype)
+    rows = np.lib.stride_tricks.as_strided(buffer, (n, columns), (pitch * buffer.itemsize, buffer.itemsize))
+    rows[:] = np.random.default_rng(seed).standard_normal((n, columns)).astype(dtype)
+    return rows
+
+
+@pytest.mark.parametrize("n, columns, gap, dtype, programs", [
+    (70, 1031, 0, BF16, 2), (40, 1090, 1, np.float16, 2), (13, 2050, 0, np.float32, 3), (5, 4097, 2, BF16, 12), (35, 4099, 4, BF16, 8),
+    (10, 8201, 0, BF16, 8)])
+def test_gradients_of_rows_that_begin_anywhere(monkeypatch, n, columns, gap, dtype, programs):
+    """Whole vectors and both ends, by programs whose rows begin alike; no number of a row beside comes in."""
+    monkeypatch.setattr(tilejit, "clusters", lambda *args: programs)
+    monkeypatch.setattr(gradients, "EVERY", 2)
+    x, grad, more = (odd_rows(n, columns, columns + gap, dtype, i) for i in range(3))
+    w = arrays((columns,), dtype=dtype)[0]
+    m = matrix("x", x)
+    assert gradients.walk(1, True, m, m, m)[2]["UNIT"] == 16 // x.itemsize
+    wanted, bound = norm64(x, w, w, True, grad.astype(np.float64))[1:], 1e-5 if dtype == np.float32 else 1e-2
+    with tilejit.knobs(target="emulator"):
+        found = gradients.add_layernorm_gradient(grad, more, x, w, w, 1e-5, 0.0, True, True, dx=odd_rows(n, columns, columns + gap, dtype, 3))
+        for one, expected in zip(found, (wanted[0] + more.astype(np.float64), *wanted[1:])):
+            close(one, expected, bound)
+        x[n // 2, columns // 2] = grad[n // 2, 0] = np.nan
+        dx = gradients.rmsnorm_gradient(grad, x, w, None, 1e-5, 0.0, True, False)[0]
+    assert np.isnan(dx.astype(np.float32)).any(1).tolist() == [i == n // 2 for i in range(n)]
 
 
 def test_bad_inputs():

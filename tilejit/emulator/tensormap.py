@@ -1,6 +1,4 @@
 """Tensor maps: the emulator's own `cuTensorMapEncodeTiled`, with the driver's checks (CUDA driver API), and its reader.
-
-The driver's format is opaque; this is a magic word, then the arguments.
 """
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Records what each warp did in order; `replay.py` gives times.
-
-A gate is one phase of an mbarrier, one round of a named barrier, or one phase of the cluster barrier.
-"""
+"""Records what each warp did in order; `replay.py` gives times."""
 from __future__ import annotations
 
 import re

@@ -1,7 +1,4 @@
-"""Python AST -> tile IR.
-
-    fn = build(KernelSource(f), {"x": Param(Ptr(fp32), divisible=16), "BLOCK": Const(1024)}, {"num_warps": 4, ...})
-"""
+"""Python AST -> tile IR."""
 from __future__ import annotations
 
 from typing import Any

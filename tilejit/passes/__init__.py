@@ -1,7 +1,4 @@
-"""The passes between the frontend and the scheduler.
-
-A pass edits a function in place and returns it; `axis` is an analysis, computed on demand.
-"""
+"""The passes between the frontend and the scheduler."""
 from __future__ import annotations
 
 from collections.abc import Callable

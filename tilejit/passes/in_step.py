@@ -4,8 +4,10 @@ from __future__ import annotations
 from tilejit.ir import Builder, Function, beside, listed
 from tilejit.ir.types import int32
 
-#: Steps that a program may be ahead of the average of all when it begins to wait, and looks at them, at most.
-AHEAD, LOOKS = 2, 8
+#: Steps that a program may be ahead of the average of all when it begins to wait; looks at them, at most, and
+#: nanoseconds ahead of each: of loops as they are written, and of walks that hold rows in registers, which are short of
+#: those (ptxas takes more for a pause).
+AHEAD, LOOKS, WALK_LOOKS = 2, (16, 200), (8, 0)
 
 
 def keep_in_step(fn: Function) -> Function:
@@ -17,9 +19,10 @@ def keep_in_step(fn: Function) -> Function:
         if why:
             fn.say("in_step", f"loop at {loop.place}: its programs do not wait for one another, {why}", loop.place)
             continue
-        b = beside(loop)
+        b, (looks, pause) = beside(loop), WALK_LOOKS if fn.attrs.get("walks") else LOOKS
         steps, programs = b("steps"), b("num_programs", axis=0, ctas=True)
         Builder(body, len(body.ops) - 1, loop.loc).op(
-            "in_step", steps, body.args[0], *loop.operands[2:0:-1], programs, every=every, ahead=AHEAD, looks=LOOKS)
+            "in_step", steps, body.args[0], *loop.operands[2:0:-1], programs, every=every, ahead=AHEAD, looks=looks,
+            pause=pause)
         fn.say("in_step", f"loop at {loop.place}: programs that are ahead wait, each {every} steps", loop.place)
     return fn

@@ -1,7 +1,4 @@
-"""Sorts of very many elements go through memory that each thread has for itself, a chunk at a time.
-
-Two sorted runs of chunks meet mirrored, so that all rise (or fall) alike.
-"""
+"""Sorts of very many elements go through memory that each thread has for itself, a chunk at a time."""
 from __future__ import annotations
 
 from collections.abc import Callable

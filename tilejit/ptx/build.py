@@ -1,7 +1,4 @@
-"""Builds PTX text: registers by class, one instruction a line, comments that name the tile op.
-
-Nothing here knows tile IR. The same calls give the same bytes.
-"""
+"""Builds PTX text: registers by class, one instruction a line, comments that name the tile op."""
 from __future__ import annotations
 
 import re

@@ -211,8 +211,14 @@ def _in_step(e: Emitter, op: Op) -> None:
     p("mov.b32", added, 0)
     p("add.s32", looks, looks, 1)
     behind = p.new("pred", "setp.lt.s32", p.new("b32", "sub.s32", found, base), need)
-    p("bra", again, pred=both(e, behind, p.new("pred", "setp.le.s32", looks, op.attrs["looks"])))
-    p("bra", skip)
+    waits = both(e, behind, p.new("pred", "setp.le.s32", looks, op.attrs["looks"]))
+    if op.attrs["pause"]:
+        p("bra", skip, pred=f"!{waits}")
+        p("nanosleep.u32", op.attrs["pause"])
+        p("bra", again)
+    else:
+        p("bra", again, pred=waits)
+        p("bra", skip)
     p.place(settled)
     p("st.shared.b32", f"[{place}+4]", found)
     p.place(skip)

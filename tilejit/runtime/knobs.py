@@ -1,8 +1,4 @@
-"""The settings of tilejit: one frozen record, read from `TILEJIT_*` variables when needed.
-
-Overrides (`with tilejit.knobs(cache=False):`) hold for the current thread or task and are part of a kernel's
-signature. Outside a `with`, a kernel keeps the environment of its first launch.
-"""
+"""The settings of tilejit: one frozen record, read from `TILEJIT_*` variables when needed."""
 from __future__ import annotations
 
 import os

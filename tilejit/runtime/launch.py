@@ -1,7 +1,4 @@
-"""A compiled kernel, ready to run on a GPU, in the emulator, or in the evaluator.
-
-An entry belongs to one signature and takes the flat tuple it was made from.
-"""
+"""A compiled kernel, ready to run on a GPU, in the emulator, or in the evaluator."""
 from __future__ import annotations
 
 import sys

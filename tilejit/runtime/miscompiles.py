@@ -1,7 +1,4 @@
-"""Known miscompiles of assemblers: which text, which versions, what avoids it.
-
-The compiler never writes these forms; an author's PTX gets a remark.
-"""
+"""Known miscompiles of assemblers: which text, which versions, what avoids it."""
 from __future__ import annotations
 
 import re

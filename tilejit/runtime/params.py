@@ -1,7 +1,4 @@
-"""Packs a launch's arguments into the parameters of a compiled kernel (ptx/metadata.py).
-
-`Packer` compiles the list once to readers of a flat tuple; a `Frame` is the memory of one launch.
-"""
+"""Packs a launch's arguments into the parameters of a compiled kernel (ptx/metadata.py)."""
 from __future__ import annotations
 
 import ctypes

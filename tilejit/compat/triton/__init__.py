@@ -1,7 +1,4 @@
-"""The package `triton`, as far as tilejit has it: every name leads to tilejit's own.
-
-`install()` makes `import triton` find it; `python -m tilejit.compat.triton script.py` does so for a script.
-"""
+"""The package `triton`, as far as tilejit has it: every name leads to tilejit's own."""
 from __future__ import annotations
 
 from typing import Any

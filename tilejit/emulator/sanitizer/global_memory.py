@@ -1,7 +1,4 @@
-"""Global memory: what one CTA writes and another one writes or reads with nothing that orders them.
-
-Only the last write of a byte is kept: what races in the order of CTA indices is found.
-"""
+"""Global memory: what one CTA writes and another one writes or reads with nothing that orders them."""
 from __future__ import annotations
 
 from dataclasses import dataclass

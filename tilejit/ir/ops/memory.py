@@ -442,10 +442,10 @@ def _steps(m: Any, o: Op) -> np.ndarray:
     return np.zeros((), np.int32)
 
 
-@op("in_step", "steps at step end programs", "every ahead looks", effects="control", layout="none")
+@op("in_step", "steps at step end programs", "every ahead looks pause", effects="control", layout="none")
 def in_step(o: Op) -> None:
     """Behind a step of a walk over numbers below `end`, `step` apart: after each `every` of them a program that is
-    `ahead` of the average of all waits, but no longer than for so many `looks`.
+    `ahead` of the average of all waits, but no longer than for so many `looks`, a `pause` of nanoseconds apart.
     """
 
 

@@ -9,9 +9,9 @@ import tilejit.language as tl
 from tilejit.kernels._host import STREAM_BLOCK
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.columns import sum_columns, sum_parts, sums_like
-from tilejit.kernels.rows.matrices import Matrix, matrix, result, same
+from tilejit.kernels.rows.matrices import Matrix, matrix, result, same, unit_of
 from tilejit.kernels.rows.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm, weight_at, weights
-from tilejit.kernels.rows.tiles import keep_step, put, row_sum, wide, wide_type
+from tilejit.kernels.rows.tiles import place, put, row_ends, row_sum, whole_units, wide, wide_type
 
 #: Elements of rows that a multiprocessor has at a time, the most CTAs of a row, elements of a program at least, slots
 #: of rings, and of a program that has its multiprocessor alone and sums rows twice.
@@ -28,14 +28,18 @@ SHARED, REGISTERS, LEAST_REGISTERS = 227 << 10, 65536, (128, 160)
 
 @tilejit.kernel
 def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch, grad_pitch, more_pitch, out_pitch,
-                         eps, offset, per, steps, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
-                         ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, EVERY: tl.constexpr):
+                         eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
+                         ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, EVERY: tl.constexpr,
+                         UNIT: tl.constexpr):
     """A persistent walk: ROWS rows at a time, then those that lie as many programs on. With h the normalised row and g
     = grad * weight a row's gradient is (g - mean(g) - h mean(g h)) / deviation, where only CENTRED rows lose mean(g);
     plus `more`. Sums of grad * h and of grad go to dw and db [programs, columns], or if there are several heads, each
     of a program's ROWS rows always of the same one, to [programs * ROWS, columns]. Means and deviations are found
     again: to load those of the forward pass takes longer than a row (H100, 65536 columns: 0.81 of a copy, 0.91).
-    EVERY: see `keep_step`; 0: no program waits.
+    EVERY: see `tl.range(in_step=)`.
+
+    UNIT > 1: rows that begin between UNITs of elements, all of a program's alike. Tiles have the UNITs that a row has
+    whole, and the elements at both its ends are tiles of their own.
 
     Sums along a row that need not one another stand side by side, so that threads and CTAs meet once for both.
     """
@@ -45,58 +49,131 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
         inside = cols < columns
     else:
         cols, mine = tl.arange(0, BLOCK)[None, :], first + tl.arange(0, ROWS)[:, None]
+    if UNIT > 1:
+        begin, whole = whole_units(first, x_pitch, columns, UNIT)
+        inside = cols < whole
+        cols += begin
+        at, apart = row_ends(begin, whole, columns, UNIT)
+        dw_ends = tl.zeros((2 * UNIT,), wide_type(x))
+        db_ends = tl.zeros((2 * UNIT,), wide_type(x))
+    masked = inside if ROWS == 1 else cols < columns
     w = None
+    w_ends = None
     if weight is not None:
-        w = tl.load(weight + weight_at(mine, cols, per, HEADS, SPAN), cols < columns, other=0.0)
+        w = tl.load(weight + weight_at(mine, cols, per, HEADS, SPAN), masked, other=0.0)
+        if UNIT > 1:
+            w_ends = tl.load(weight + at, apart, other=0.0)
     share = tl.full((), 1.0, wide_type(x)) / columns
     dw_sum = tl.zeros((BLOCK,) if ROWS == 1 else (ROWS, BLOCK), wide_type(x))
     db_sum = tl.zeros((BLOCK,) if ROWS == 1 else (ROWS, BLOCK), wide_type(x))
-    step = tl.num_programs(0) * ROWS
-    done = base = 0
-    for start in tl.range(first, n, step, num_stages=STAGES):
+    for start in tl.range(first, n, tl.num_programs(0) * ROWS, num_stages=STAGES, in_step=EVERY):
         if ROWS == 1:
             row = start.to(tl.int64)
         else:
             row = (start + tl.arange(0, ROWS)).to(tl.int64)[:, None]
             inside = (row < n) & (cols < columns)
-        v = wide(tl.load(x + row * x_pitch + cols, inside, other=0.0))
-        grads = wide(tl.load(grad + row * grad_pitch + cols, inside, other=0.0))
-        g = grads
-        if weight is not None:
-            g = grads * (w.to(v.dtype) if offset is None else w.to(v.dtype) + offset)
+        v = wide(tl.load(x + place(row, x_pitch, cols, UNIT), inside, other=0.0))
+        grads = wide(tl.load(grad + place(row, grad_pitch, cols, UNIT), inside, other=0.0))
+        g = weighted(grads, w, offset)
+        if UNIT > 1:
+            v_ends, g_ends, m_ends = ends_of(x, grad, more, row, n, x_pitch, grad_pitch, more_pitch, begin, whole,
+                                             at, apart, UNIT)
+            db_ends += g_ends
+            w_g = weighted(g_ends, w_ends, offset)
         level = 0.0
         if CENTRED:
-            level = row_sum(g, ROWS) * share
-            mean = row_sum(v, ROWS) * share
+            mean_ends = level_ends = 0.0
+            if UNIT > 1:
+                mean_ends = tl.sum(v_ends, 0)
+                level_ends = tl.sum(w_g, 0)
+            level = plus(row_sum(g, ROWS), level_ends, UNIT) * share
+            mean = plus(row_sum(v, ROWS), mean_ends, UNIT) * share
             v = tl.where(inside, v - mean, 0.0)
-        slope = row_sum(g * v, ROWS) * share
-        r = tl.rsqrt(row_sum(v * v, ROWS) * share + eps)
+            if UNIT > 1:
+                v_ends = tl.where(apart, v_ends - mean, 0.0)
+        slope_ends = square_ends = 0.0
+        if UNIT > 1:
+            slope_ends = tl.sum(w_g * v_ends, 0)
+            square_ends = tl.sum(v_ends * v_ends, 0)
+        slope = plus(row_sum(g * v, ROWS), slope_ends, UNIT) * share
+        r = tl.rsqrt(plus(row_sum(v * v, ROWS), square_ends, UNIT) * share + eps)
         h = v * r
         if dw is not None:
             dw_sum += grads * h
         if db is not None:
             db_sum += grads
-        if weight is not None and weight.dtype.element_ty.primitive_bitwidth > 16:  # found again: registers are scarce
-            g = grads * ((w.to(v.dtype) if offset is None else w.to(v.dtype) + offset) * r)
-        else:
-            g *= r
-        d = g - (h * (slope * r * r) + level * r)
+        d = slope_of(grads, g, w, offset, h, slope, level, r)
         if more is not None:
-            d += tl.load(more + row * more_pitch + cols, inside, other=0.0).to(d.dtype)
-        put(out + row * out_pitch + cols, d, inside)
-        if EVERY:
-            done += 1
-            if start + tl.where(done == 1, EVERY * step, step) < n:
-                base = keep_step(steps, base, done, EVERY)
+            d += tl.load(more + place(row, more_pitch, cols, UNIT), inside, other=0.0).to(d.dtype)
+        put(out + place(row, out_pitch, cols, UNIT), d, inside)
+        if UNIT > 1:
+            h = v_ends * r
+            dw_ends += g_ends * h
+            d = slope_of(g_ends, w_g, w_ends, offset, h, slope, level, r)
+            if more is not None:
+                d += m_ends.to(d.dtype)
+            put(out + row * out_pitch + at, d, apart)
     part = mine.to(tl.int64) if HEADS > 1 else tl.program_id(0).to(tl.int64)
     if dw is not None:
         if HEADS == 1 and ROWS > 1:
             dw_sum = tl.sum(dw_sum, 0)[None, :]
-        put(dw + part * columns + cols, dw_sum, cols < columns)
+        put(dw + part * columns + cols, dw_sum, masked)
+        if UNIT > 1:
+            put(dw + part * columns + at, dw_ends, apart)
     if db is not None:
         if HEADS == 1 and ROWS > 1:
             db_sum = tl.sum(db_sum, 0)[None, :]
-        put(db + part * columns + cols, db_sum, cols < columns)
+        put(db + part * columns + cols, db_sum, masked)
+        if UNIT > 1:
+            put(db + part * columns + at, db_ends, apart)
+
+
+@tilejit.kernel
+def ends_of(x, grad, more, row, n, x_pitch, grad_pitch, more_pitch, begin, whole, at, apart, UNIT: tl.constexpr):
+    """The elements at the ends of rows: of the UNITs in which they begin and end, where other rows lie, too; behind the
+    last row nothing may."""
+    row = tl.where(row < n, row, 0)  # no sum of the step before: addresses have no registers then
+    v = units_of(x, row, n, x_pitch, begin, whole, UNIT)
+    g = units_of(grad, row, n, grad_pitch, begin, whole, UNIT)
+    m = v if more is None else units_of(more, row, n, more_pitch, begin, whole, UNIT)
+    if row == n - 1:
+        v = wide(tl.load(x + row * x_pitch + at, apart, other=0.0))
+        g = wide(tl.load(grad + row * grad_pitch + at, apart, other=0.0))
+        if more is not None:
+            m = wide(tl.load(more + row * more_pitch + at, apart, other=0.0))
+    return tl.where(apart, v, 0.0), tl.where(apart, g, 0.0), m
+
+
+@tilejit.kernel
+def units_of(x, row, n, pitch, begin, whole, UNIT: tl.constexpr):
+    lane = tl.arange(0, 2 * UNIT)
+    head = tl.load(x + place(row, pitch, begin - UNIT + lane, UNIT), lane < tl.where(begin > 0, UNIT, 0), other=0.0)
+    tail = tl.load(x + place(row, pitch, begin + whole - UNIT + lane, UNIT),
+                   lane < tl.where(row < n - 1, 2 * UNIT, UNIT), other=0.0)
+    return wide(tl.where(lane < UNIT, head, tail))
+
+
+@tilejit.kernel
+def plus(total, ends, UNIT: tl.constexpr):
+    return total if UNIT == 1 else total + ends
+
+
+@tilejit.kernel
+def weighted(grads, w, offset):
+    if w is None:
+        return grads
+    w = w.to(grads.dtype)
+    return grads * (w if offset is None else w + offset)
+
+
+@tilejit.kernel
+def slope_of(grads, g, w, offset, h, slope, level, r):
+    if w is not None and w.dtype.primitive_bitwidth > 16:  # found again: registers are scarce
+        w = w.to(h.dtype)
+        g = grads * ((w if offset is None else w + offset) * r)
+    else:
+        g *= r
+    return g - (h * (slope * r * r) + level * r)
 
 
 @tilejit.kernel
@@ -121,7 +198,7 @@ def long_norm_gradient_kernel(x, weight, grad, more, out, stats, columns, x_pitc
     for start in range(0, columns, BLOCK):
         at = start + cols
         v = tl.where(at < columns, wide(tl.load(x + at, at < columns, other=0.0)) - mean, 0.0)
-        g = weighted(grad, weight, offset, at, weight_at(row, at, per, HEADS, SPAN), at < columns)
+        g = weighted_at(grad, weight, offset, at, weight_at(row, at, per, HEADS, SPAN), at < columns)
         squares += v * v
         products += g * v
         sums += g
@@ -131,7 +208,7 @@ def long_norm_gradient_kernel(x, weight, grad, more, out, stats, columns, x_pitc
     for start in range(0, columns, BLOCK):
         at = start + cols
         v = wide(tl.load(x + at, at < columns, other=0.0)) - mean
-        g = weighted(grad, weight, offset, at, weight_at(row, at, per, HEADS, SPAN), at < columns)
+        g = weighted_at(grad, weight, offset, at, weight_at(row, at, per, HEADS, SPAN), at < columns)
         d = (g - level - v * r * slope) * r
         if more is not None:
             d += tl.load(more + row * more_pitch + at, at < columns, other=0.0).to(d.dtype)
@@ -141,12 +218,9 @@ def long_norm_gradient_kernel(x, weight, grad, more, out, stats, columns, x_pitc
 
 
 @tilejit.kernel
-def weighted(grad, weight, offset, at, weights_at, inside):
-    g = wide(tl.load(grad + at, inside, other=0.0))
-    if weight is not None:
-        w = tl.load(weight + weights_at, inside, other=0.0).to(g.dtype)
-        g = g * (w if offset is None else w + offset)
-    return g
+def weighted_at(grad, weight, offset, at, weights_at, inside):
+    w = None if weight is None else tl.load(weight + weights_at, inside, other=0.0)
+    return weighted(wide(tl.load(grad + at, inside, other=0.0)), w, offset)
 
 
 def _asked(of: Any, asked: bool) -> Any:
@@ -204,9 +278,7 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
         held = rows if heads > 1 else 1
         parts = [None if out is None else sums_like(m.array, (programs * held, m.columns)) for out in (dw, db)]
         norm_gradient_kernel[(programs,)](m.array, weight, g.array, p.array, o.array, *parts, m.n, m.columns, *pitches,
-                                          float(eps), offset or None, m.columns,
-                                          tilejit.empty_like(m.array, (4,), tl.int32) if options["EVERY"] else None,
-                                          **constants, **options)
+                                          float(eps), offset or None, m.columns, **constants, **options)
         if sums := [(part, out) for part, out in zip(parts, (dw, db)) if out is not None]:
             sum_parts(sums, programs * held // heads, heads * m.columns)
         return
@@ -229,25 +301,34 @@ def cta_of(m: Matrix) -> int:
 
 def walk(heads: int, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
     """How programs walk over rows, summed twice if centred: how many programs (a number with which rows keep their
-    heads), rows at a time, options. A centred row of 16 bits and half a multiprocessor's elements has it alone: of two
-    programs there some took twice as long as others (4096 columns on an H100: 0.87 of a copy, alone 0.94)."""
+    heads), rows at a time, options. Where rows begin between 16 bytes and nearly as many programs have rows each that
+    begin alike, so many walk over those."""
     m = inputs[0]
-    block = max(16, tilejit.next_power_of_2(m.columns))
-    rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n)))
-    infos = [tilejit.array_info(x.array) for x in inputs]
-    cta, uneven = cta_of(m), m.columns % 16 > 0
-    ctas, warp = max(1, block // cta), WARP * cta // CTA
+    unit = unit_of(out, *inputs) if heads == 1 and m.columns > LEAST // 2 and tilejit.chip() != "sm_80" else 1
+    programs, rows, options = _walk(heads, centred, unit, out, *inputs)
+    rest = programs % (unit // gcd(unit, m.pitch)) if programs < m.n else 0
+    return _walk(heads, centred, 1, out, *inputs) if 16 * rest > programs else (programs - rest, rows, options)
+
+
+def _walk(heads: int, centred: bool, unit: int, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
+    m, infos = inputs[0], [tilejit.array_info(x.array) for x in inputs]
+    block = max(16, tilejit.next_power_of_2(m.columns // unit * unit))
+    rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n))) if unit == 1 else 1
+    uneven, shifted = m.columns % 16 > 0 and unit == 1, unit > 1 and infos[0].dtype.bytes == 2
+    scarce = block < LEAST or centred and len(inputs) > 2  # registers, for the ends beside all else
+    cta = CTA // (1 + scarce) if shifted else cta_of(m)
+    ctas, warp = max(1, block // cta), cta // 8 if shifted else WARP * cta // CTA
     size = block * rows // ctas
-    half = centred and not uneven and size == cta // 2 and infos[0].dtype.bytes == 2
-    if not half and (centred or size == cta or uneven):
+    if not shifted and (centred or size == cta or uneven):
         warp *= 2
     warps = max(4 if uneven else 2, size // warp)
-    resident = 1 if half else min(cta // size, REGISTERS // (32 * warps * LEAST_REGISTERS[uneven]))
+    resident = min(cta // size, REGISTERS // (32 * warps * LEAST_REGISTERS[uneven]))
     programs = tilejit.clusters(ctas, infos[0].device) * resident
     whole = heads // gcd(heads, rows)
     programs = tilejit.cdiv(max(1, min(programs, tilejit.cdiv(m.n, rows))), whole) * whole
     room = SHARED // resident - 4096 - size * tilejit.array_info(out.array).dtype.bytes
-    stages = min(ALONE if centred and size == cta else STAGES, room // (size * sum([i.dtype.bytes for i in infos])))
-    return programs, rows, {"ROWS": rows, "BLOCK": block, "STAGES": stages if stages > 1 else 1, "num_warps": warps,
-                            "num_ctas": ctas, "maxnreg": min(255, REGISTERS // (32 * warps * resident) // 8 * 8),
+    stages = min(ALONE if centred and size == CTA else STAGES, room // (size * sum([i.dtype.bytes for i in infos])))
+    return programs, rows, {"ROWS": rows, "BLOCK": block, "UNIT": unit, "STAGES": stages if stages > 1 else 1,
+                            "num_warps": warps, "num_ctas": ctas,
+                            "maxnreg": min(255, REGISTERS // (32 * warps * resident) // 8 * 8),
                             "EVERY": 0 if centred and ctas * len(inputs) > 4 else EVERY}

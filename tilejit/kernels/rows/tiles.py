@@ -101,24 +101,3 @@ def put_rows(pointer, x, row, n, ROWS: tl.constexpr):
         tl.store(pointer + row, x.to(pointer.dtype.element_ty))
     else:
         tl.store(pointer + row, x.to(pointer.dtype.element_ty), row < n)
-
-
-@tilejit.kernel
-def keep_step(steps, base, done, EVERY: tl.constexpr, AHEAD: tl.constexpr = 2, LOOKS: tl.constexpr = 8):
-    """Programs of a walk that are ahead of the others wait, but never for long: those that get more of the memory would
-    end early, and leave others that cannot use all of it.
-
-    A program that has done so many steps counts EVERY of them in `steps`, which is any number at the start (`base`,
-    which this returns; found at the first step), and waits while all have not done AHEAD less, on average.
-    """
-    if (done == 1) | (done % EVERY == 0):
-        added = tl.where(done == 1, 0, EVERY)
-        found = base
-        looks = 0
-        while (looks == 0) | (found - base < (done - AHEAD) * tl.num_programs(0)) & (looks <= LOOKS) & (done > 1):
-            found = tl.atomic_add(steps, added, sem="relaxed")
-            added = 0
-            looks += 1
-        if done == 1:
-            base = found
-    return base
