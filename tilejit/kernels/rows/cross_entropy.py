@@ -324,7 +324,7 @@ class Call:
         else:
             kernel = cross_entropy_kernel
             block, warp = launch.options["BLOCK"], WARP // 4 if size == 8 else WARP
-            if dx is None and (even or x.columns * size % 16 == 0):
+            if dx is None and (even or x.columns * size % 16 == 0 or size > 2 and block == WARP // 2):
                 many = max(1, min(warp // block, tilejit.next_power_of_2(x.n)))
                 options = {"BLOCK": block, "num_warps": max(1, many * block // warp)}
                 launch = RowLaunch((tilejit.cdiv(x.n, many),), many, options, True)

@@ -219,8 +219,8 @@ def long_norm_gradient_kernel(x, weight, grad, more, out, stats, columns, x_pitc
 
 @tilejit.kernel
 def weighted_at(grad, weight, offset, at, weights_at, inside):
-    w = None if weight is None else tl.load(weight + weights_at, inside, other=0.0)
-    return weighted(wide(tl.load(grad + at, inside, other=0.0)), w, offset)
+    g = wide(tl.load(grad + at, inside, other=0.0))
+    return weighted(g, None if weight is None else tl.load(weight + weights_at, inside, other=0.0), offset)
 
 
 def _asked(of: Any, asked: bool) -> Any:
@@ -282,10 +282,12 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
         if sums := [(part, out) for part, out in zip(parts, (dw, db)) if out is not None]:
             sum_parts(sums, programs * held // heads, heads * m.columns)
         return
+    scarce = more is not None and tilejit.array_info(m.array).dtype.bytes == 4
     found = sums_like(m.array, (m.n, 2))
     long_norm_gradient_kernel[(m.n,)](m.array, weight, g.array, p.array, o.array, found, m.columns, *pitches,
                                       float(eps), offset or None, m.columns, **constants,
-                                      BLOCK=STREAM_BLOCK, num_warps=16 if m.columns % 16 else 8)
+                                      BLOCK=STREAM_BLOCK,
+                                      num_warps=16 if m.columns % 16 or scarce else 8)
     if heads > 1 and (dw is not None or db is not None):
         raise tilejit.LaunchError(f"{what}: heads of {m.columns} columns have no gradient of their weights")
     if dw is not None:
