@@ -32,7 +32,8 @@ print("right")
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_its_kernels_are_right(device, tmp_path):
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+    paths = [str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
            **({"TILEJIT_TARGET": "emulator"} if device == "cpu" else {})}
     done = subprocess.run([sys.executable, "-c", SCRIPT, device], text=True, capture_output=True, env=env)
     assert done.returncode == 0 and done.stdout.split()[-1] == "right", done.stderr[-2000:]
