@@ -62,7 +62,8 @@ def combine_kernel(parts, logs, out, lse, sinks, queries, heads, batches, d, bat
     to = batch.to(tl.int64) * batch_stride + i.to(tl.int64) * row_stride + head * head_stride
     tl.store(out + to + columns, mean.to(out.dtype.element_ty), columns < d)
     if lse is not None:
-        tl.store(lse + (batch * heads + head) * queries + i, tl.where(total > 0, most + tl.log(total), most))
+        tl.store(lse + (batch * heads + head) * queries + i, tl.where(total > 0, most + tl.log(total), most),
+                 tl.program_id(0) % PIECES == 0)
 
 
 @lru_cache(maxsize=1024)
