@@ -6,7 +6,7 @@
         [--tutorials triton/python/tutorials] [--forms] [--out benchmarks/results]
 
 Every result is compared with float64 first (on few heads). TFLOP/s count 4 * queries * keys * d for every head (10 for
-gradients), half of that for causal masks; decoding counts GB/s of keys and values. Medians over short interleaved
+gradients), half of that for causal masks; decoding has tables of its own (`attention_decode.py`). Medians over short interleaved
 bursts; ratios are of pairs, above 1 tilejit is faster. Who cannot take part is named with the reason. `--forms` adds
 both forms of forward programs, one block of queries each and several, one of which is what tilejit chooses.
 """
@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from attention_decode import decoding, latent
 from attention_peers import by_torch, flash_attention_4, pallas, tutorial_06
 from bursts import bench_group, gpu_burst
 from contender import Absent, reason
 from records import pair_ratio, record, row
 
-from tilejit.kernels import attention, latent_attention
+from tilejit.kernels import attention
 from tilejit.testing import rel_error
 
 #: Relative errors (Frobenius) of 16-bit results against float64, at most.
@@ -203,39 +204,6 @@ def with_pallas(q: Any, k: Any, v: Any, causal: bool, args: Any) -> dict[str, An
         return {}
 
 
-def decoding(args: Any) -> Iterator[dict[str, Any]]:
-    """One query a sequence, eight query heads for each head of keys: GB/s of keys and values; a copy is beside it."""
-    import torch
-
-    for d in args.dims:
-        for batch, keys in args.contexts:
-            q, k, v = inputs(batch, 1, 64, d, torch.bfloat16, 8, keys)
-            small = [x[:1, :, :n] for x, n in ((q, 8), (k, 1), (v, 1))]
-            exact = by_torch(_backend("MATH"), False)(*(x.double() for x in small))
-            assert rel_error(attention(q, k, v)[:1, :, :8], exact) <= BOUND
-            copied = torch.empty_like(k)  # as many bytes as both
-            calls = forward_calls(q, k, v, False, args) | {"a copy of the keys": lambda: copied.copy_(k)}
-            yield from measure(calls, 1e-6 * 2 * k.numel() * k.element_size(), "GB/s",
-                               f"decode d{d} B{batch} S{keys} H64/8", "bf16", args.rounds)
-
-
-def latent(args: Any) -> Iterator[dict[str, Any]]:
-    """One query a sequence of heads that share latent vectors of 576 elements: GB/s of those; a copy is beside it."""
-    import torch
-
-    for heads in (16, 128):
-        for batch, keys in args.contexts:
-            q, cache = inputs(batch, 1, heads, 576, torch.bfloat16, 1, keys)[:2]
-            out, half = torch.empty(batch, 1, heads, 512, device="cuda", dtype=q.dtype), cache.view(-1)[:cache.numel() // 2]
-            copied = torch.empty_like(half)
-            p = torch.softmax(torch.einsum("hd,nd->hn", q[0, 0].double(), cache[0, :, 0].double()) / 24, -1)
-            exact = p @ cache[0, :, 0, :512].double()
-            assert rel_error(latent_attention(q, cache[:, :, 0])[0, 0], exact) <= BOUND
-            calls: Calls = {"tilejit": lambda: latent_attention(q, cache[:, :, 0], out=out),
-                            "a copy of half of it": lambda: copied.copy_(half)}
-            yield from measure(calls, 1e-6 * cache.nbytes, "GB/s", f"latent H{heads} B{batch} S{keys}", "bf16", args.rounds)
-
-
 #: Steps to the form that is chosen, each with those before it: (heads, whether they are causal) -> tiles and options.
 STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("products drained", {"products_ahead": False}), ("+ overlap", {}), ("+ ping-pong", {"ping_pong": True}))
@@ -363,7 +331,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--dims", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--contexts", type=int, nargs=2, action="append", metavar=("BATCH", "KEYS"),
-                        help="batches and contexts of --sets decode")
+                        help="batches and contexts of --sets decode latent")
     parser.add_argument("--peers", nargs="+", default=[*PEERS, "pallas"], choices=[*PEERS, "pallas"])
     parser.add_argument("--tutorials", default="", help="python/tutorials of a Triton checkout")
     parser.add_argument("--forms", action="store_true", help="also both forms of our forward programs")
@@ -371,7 +339,6 @@ def main() -> None:
     parser.add_argument("--out", default="benchmarks/results")
     args = parser.parse_args()
     rows = []
-    args.contexts = args.contexts or [(1, 1024), (1, 16384), (1, 131072), (8, 16384), (32, 4096), (128, 1024), (128, 8192)]
     for kind in args.sets:
         special = {"decode": decoding, "variants": variants, "fp8": fp8, "latent": latent, "ablation": ablation}
         rows += special[kind](args) if kind in special else products(kind, args)
