@@ -444,3 +444,36 @@ def test_functions_in_processes_of_their_own(triton):
 
     assert isinstance(run_in_process(int, ("many",)).exc, ValueError)
     assert run_in_process(__import__("os").write, (2, b"said")).driver_stderr_output == "said"
+
+
+def test_types_by_the_texts_of_signatures(triton):
+    import triton.language as tl
+
+    assert tl.str_to_ty("*kfp16", None) == tl.pointer_type(tl.float16, const=True) and tl.str_to_ty("u8", None) is tl.uint8
+    assert tl.str_to_ty("u1", None) is tl.str_to_ty("i1", None) is tl.int1 and tl.str_to_ty("fp8e4b8", None) is tl.float8e4b8
+    assert tl.str_to_ty(("*i64", "constexpr"), 3) == tl.tuple_type([tl.pointer_type(tl.int64), tl.constexpr_type(3)])
+    desc = tl.str_to_ty("tensordesc<bf16[16, 32]>", None)
+    assert isinstance(desc, tl.tensor_descriptor_type) and desc.block_type == tl.block_type(tl.bfloat16, (16, 32))
+    assert desc.shape_type == tl.tuple_type([tl.int32] * 2) and str(desc) == "tensor_descriptor<<[16, 32], bf16>>"
+    assert tl.void.is_void() and not tl.void.is_int() and not tl.void.is_floating()
+
+
+def test_types_in_kernels(triton):
+    import triton.language as tl
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    @triton.jit
+    def kernel(out, desc, t, T: tl.constexpr):
+        KIND: tl.constexpr = tl.dtype.KIND
+        tl.static_assert(isinstance(desc.type, tl.tensor_descriptor_type))
+        tl.static_assert(desc.type.block_type == T and desc.block_type == T and desc.type.block_type.is_block())
+        tl.static_assert(desc.dtype.kind() == KIND.FLOATING and out.dtype.element_ty.kind() == KIND.INTEGRAL)
+        tl.static_assert(tl.int1.kind() == tl.dtype.KIND.BOOLEAN)
+        tl.static_assert(t[1].type == t.type[1] and t[2].type == t.type[2] and t[1].type != t[2].type)
+        tl.static_assert(t[0].type == tl.int32)
+        tl.store(out, t[0])
+
+    d = TensorDescriptor.from_tensor(np.zeros((16, 32), np.float16), [16, 32])
+    out = np.zeros(1, np.int32)
+    kernel[(1,)](out, d, (7, "name", None), tl.block_type(tl.float16, (16, 32)))
+    assert out == [7]

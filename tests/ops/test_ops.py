@@ -28,7 +28,7 @@ CASES = [(group, shape, t) for group, shapes in SHAPES.items() for i, t in enume
 def values(t: T.DType, shape: tuple[int, ...], seed: int, row_low: float | None, row_high: float | None) -> np.ndarray:
     """Numbers of a type: small ones, or of a range."""
     rng = np.random.default_rng(seed)
-    if t.kind == "bool":
+    if t.family == "bool":
         return rng.random(shape) < 0.5
     low = (0 if not t.is_float and not t.is_signed else -9) if row_low is None else row_low
     high = 9 if row_high is None else row_high

@@ -172,7 +172,7 @@ def test_fp64(name):
 def test_pointer_offsets(t):
     """Offsets extend by their own sign: each element is read through a pointer moved by it."""
     n = 100
-    signed = t.kind == "int"
+    signed = t.family == "int"
     offsets = np.arange(N) % (2 if t == T.int1 else n) - (n // 2 if signed else 0)
     kernel = Kernel(1, x=(np.arange(n, dtype=np.int32), T.int32), o=(offsets.astype(numeric.np_dtype(t)), t),
                     y=(np.zeros(N, np.int32), T.int32))

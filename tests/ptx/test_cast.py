@@ -13,7 +13,7 @@ N = 256
 def values(t, seed=0):
     """N values: edges, ties of every narrower format, and random ones of all magnitudes."""
     dtype, rng = numeric.np_dtype(t), np.random.default_rng(seed)
-    if t.kind == "bool":
+    if t.family == "bool":
         return rng.random(N) < 0.5
     if t.is_int():
         a = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, N, dtype, endpoint=True)

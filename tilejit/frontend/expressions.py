@@ -258,8 +258,8 @@ class Expressions(Loops):
             raise self.fail(node, f"a block pointer has no {node.attr!r}; tl.load, tl.store and tl.advance take it")
         if isinstance(owner, (bool, int, float)):
             return self._number_attribute(node, owner)
-        if node.attr == "value" and isinstance(owner, (DType, str, type(None))):
-            return owner  # what a helper is given is marked as a constant in Triton
+        if node.attr in ("value", "type") and isinstance(owner, (DType, str, type(None))):
+            return owner if node.attr == "value" else type_of(owner)  # in Triton these are marked as constants
         if node.attr == "type" and isinstance(owner, tuple) and not hasattr(owner, "type"):
             return type_of(owner)
         try:
@@ -320,7 +320,7 @@ class Expressions(Loops):
             bound = partial(descriptors.DESCRIPTOR_METHODS[node.attr], d)
             bound.is_builtin = True  # type: ignore[attr-defined]
             return bound
-        if node.attr in ("block_shape", "dtype", "type"):
+        if node.attr in ("block_shape", "block_type", "dtype", "type"):
             return getattr(d, node.attr)
         rank = len(d.block_shape)
         if node.attr in ("shape", "strides"):

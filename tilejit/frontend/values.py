@@ -174,7 +174,7 @@ def fits(number: bool | int | float, elem: DType) -> bool:
     """Whether a number may become a constant of an element type: bool < int < float, never down."""
     if isinstance(number, bool):
         return True
-    return elem.is_float or isinstance(number, int) and elem.kind != "bool"
+    return elem.is_float or isinstance(number, int) and elem.family != "bool"
 
 
 def number_type(x: bool | int | float, y: bool | int | float) -> DType:

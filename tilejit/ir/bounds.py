@@ -13,7 +13,7 @@ def bounds(v: Value, depth: int = 10, known: dict[tuple[Value, int], tuple[int, 
         return known[v, depth]
     e = elem_of(v.type)
     assert type(e) is DType
-    lo, hi = (0, 1) if e.kind == "bool" else (-(1 << e.bits - 1), (1 << e.bits - 1) - 1) if e.is_signed \
+    lo, hi = (0, 1) if e.family == "bool" else (-(1 << e.bits - 1), (1 << e.bits - 1) - 1) if e.is_signed \
         else (0, (1 << e.bits) - 1)
     found = lo, hi
     if depth:
@@ -27,7 +27,7 @@ def _range_of(op: Op, depth: int, whole: tuple[int, int], known: dict[tuple[Valu
     """What an op gives if nothing wraps; `whole`: what is known of any value of its type."""
     def of(at: int) -> tuple[int, int]:
         t = elem_of(op.operands[at].type)
-        return bounds(op.operands[at], depth, known) if type(t) is DType and t.kind != "float" else whole
+        return bounds(op.operands[at], depth, known) if type(t) is DType and t.family != "float" else whole
 
     name, hi = op.name, whole[1]
     if name == "const":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tilejit.errors import Loc
 from tilejit.ir.report import Record
 from tilejit.ir.table import OPS, OpDef
-from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, Tile, Type, elem_of
+from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, Tile, Type, elem_of, fp32, uint32
 
 if TYPE_CHECKING:
     from tilejit.layout.linear import LinearLayout
@@ -189,6 +189,16 @@ class Builder:
 
     def const(self, value: int | float | bool, type: Type) -> Value:
         return self("const", value=value, type=type)
+
+    def tf32(self, x: Value) -> Value:
+        """fp32 as TMA rounds it to tf32: nearest, ties to even; infinities and NaNs stay."""
+        bits = self("bitcast", x, dtype=uint32)
+        numbers = (self.const(n, bits.type) for n in (13, 1, 0xFFF, 0xFFFFE000, 0x7F800000))
+        thirteen, one, half, kept, exponent = numbers
+        odd = self("and", self("shr", bits, thirteen), one)
+        rounded = self("and", self("add", bits, self("add", odd, half)), kept)
+        special = self("cmp", self("and", bits, exponent), exponent, pred="eq")
+        return self("bitcast", self("select", special, bits, rounded), dtype=fp32)
 
     def branch(self, condition: Value, *ways: Callable[[Builder], Iterable[Value]]) -> list[Value]:
         """An `if`: each way writes its region and says what that gives; a second one that is left out does nothing."""

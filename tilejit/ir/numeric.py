@@ -80,6 +80,13 @@ def _tf32_nearest(x: Array) -> Array:
     return np.where(np.isfinite(x), rounded, x)
 
 
+def tf32_even(x: Array) -> Array:
+    """As TMA rounds what it loads: nearest, ties to even; infinities and NaNs stay."""
+    bits = x.view(np.uint32)
+    rounded = bits + np.uint32(0xFFF) + (bits >> 13 & 1) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), rounded, bits).view(np.float32)
+
+
 def tf32_truncate(x: Array) -> Array:
     return (np.asarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
@@ -91,10 +98,10 @@ def cast(x: Array, src: Scalar, dst: Scalar, rounding: str = "rne") -> Array:
         return x
     if not isinstance(dst, DType) or not isinstance(src, DType):
         return x.astype(to)
-    if dst.kind == "bool":
+    if dst.family == "bool":
         return x != np.zeros((), x.dtype)
     if dst.is_float:
-        if src.kind != "float" and dst.bits >= 32:
+        if src.family != "float" and dst.bits >= 32:
             return x.astype(to)
         return round_to(x.astype(np.float64), dst, rounding)
     if src.is_float:

@@ -13,6 +13,12 @@ class Signedness(Enum):
     UNSIGNED = 1
 
 
+class Kind(Enum):
+    BOOLEAN = 0
+    INTEGRAL = 1
+    FLOATING = 2
+
+
 class Predicates:
     """The members of a dtype by Triton's names; `name`, `bits` and the answers come from `types.DType`."""
 
@@ -23,7 +29,7 @@ class Predicates:
     FP_TYPES = ("fp8e4b15", "fp8e4nv", "fp8e4b8", "fp8e5", "fp8e5b16", "fp16", "bf16", "fp32", "fp64")
     STANDARD_FP_TYPES = ("fp16", "bf16", "fp32", "fp64")
     OTHER_TYPES = ("void",)
-    SIGNEDNESS = Signedness
+    SIGNEDNESS, KIND = Signedness, Kind
 
     @classmethod
     def is_dtype(cls, name: str) -> bool:
@@ -85,6 +91,9 @@ class Predicates:
 
     def is_bool(self) -> bool:
         return self.name == "int1"
+
+    def kind(self) -> Kind:
+        return Kind.BOOLEAN if self.is_bool() else Kind.FLOATING if self.is_floating() else Kind.INTEGRAL
 
     def is_void(self) -> bool:
         return self.name == "void"

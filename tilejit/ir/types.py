@@ -19,16 +19,16 @@ class DType(Predicates):
     """
 
     name: str
-    kind: str
+    family: str
     bits: int
 
-    def __new__(cls, name: str, kind: str = "", bits: int = 0) -> DType:
+    def __new__(cls, name: str, family: str = "", bits: int = 0) -> DType:
         if name in DTYPES:
             return DTYPES[name]
-        if not kind:
+        if not family:
             raise ValueError(f"{name!r} is no dtype; there are {', '.join(DTYPES)}")
         made = super().__new__(cls)
-        made.name, made.kind, made.bits = name, kind, bits
+        made.name, made.family, made.bits = name, family, bits
         DTYPES[name] = made
         return made
 
@@ -38,15 +38,15 @@ class DType(Predicates):
 
     @cached_property
     def is_float(self) -> bool:
-        return self.kind == "float"
+        return self.family == "float"
 
     def is_int(self) -> bool:
         """True for signed, unsigned and int1."""
-        return self.kind != "float"
+        return self.family != "float"
 
     @cached_property
     def is_signed(self) -> bool:
-        return self.kind == "int"
+        return self.family == "int"
 
     def __str__(self) -> str:
         return self.name
@@ -73,11 +73,11 @@ fp64 = DType("fp64", "float", 64)
 
 
 class OtherDType(DType):
-    """A dtype of other chips: a program may name it and ask what it is."""
+    """A program may name it and ask what it is: of other chips, and `void`."""
 
-    def __new__(cls, name: str) -> OtherDType:
+    def __new__(cls, name: str, bits: int = 8) -> OtherDType:
         made = object.__new__(cls)
-        made.name, made.kind, made.bits = name, "float", 8
+        made.name, made.family, made.bits = name, "float", bits
         return made
 
 
@@ -156,11 +156,19 @@ class Tile:
 
 @dataclass(frozen=True)
 class Desc:
-    """A view of a global tensor that is read and written in blocks of `block_shape` (outermost first)."""
+    """A view of a global tensor that is read and written in blocks of `block_shape` (outermost first).
+
+    What is loaded of `elem` tf32 is fp32, rounded to it.
+    """
 
     elem: DType
     block_shape: tuple[int, ...]
     tma: bool = True
+
+    @property
+    def held(self) -> DType:
+        """The elements in memory and in tiles."""
+        return fp32 if self.elem is tf32 else self.elem
 
     def __str__(self) -> str:
         tail = "" if self.tma else ", no_tma"

@@ -14,28 +14,8 @@ FOLDER = Path(__file__).parent / "chips"
 
 @dataclass(frozen=True, eq=False)
 class Chip:
-    """What an estimate knows of a chip. (Equal to itself only, as tables are.) Times are nanoseconds, rates are a
-    nanosecond's of one multiprocessor.
-
-    launch, second: a launch, and one more behind it; overlap: what of that passes while the launch ahead ends; cluster:
-    the start of one. tensor: results times bytes of K that the tensor cores multiply. load, l2: bytes that TMA brings a
-    multiprocessor, and that L2 gives each of all; memory: bytes that memory does, beyond the `resident` ones that L2
-    keeps; line: a row across K for each program that wants it at once. latency: from a block's request to its
-    arrival, which as many blocks share as are on their way; block: what each block takes beside. hiding: exponent of
-    the sum of what happens at once. sector, ragged: by how much longer bytes of lines take that begin with sectors of
-    L2 (32 bytes) but not with its lines (128), and elsewhere. idle: the same of memory, where many multiprocessors have
-    nothing to do and launches overlap. store: results of 16 bits that are stored, ragged_result: by how much longer
-    where lines of the result do not begin with those of L2; stored: the round trip of a tile's store; shown: the share
-    of all that which is not hidden where tiles are taken in turn; activation: results that "gelu" is computed of. part:
-    bytes of partial sums, written and read; meet, exchange: what CTAs that divide K take to meet, and the bytes that
-    they exchange. copy: bytes copied within L2, each read and written; stream: bytes that copies bring from and to
-    memory; scattered: units that copies store; lined, row: elements that eight warps store where TMA does not, in
-    lines, and what a row of a tile takes them; pieces: those that threads copy into shared memory. promote: what a
-    block takes whose sums are promoted, where its scales come with it, promoted: results of others; widened: weights
-    that become 16-bit numbers, widens: those of a warpgroup. Not of all chips: outside: how much longer than others
-    lines of tiles take L2 that lie beyond a matrix's end; pair: by how much longer products take whose CTAs share an
-    operand; behind: exponent of the sum of memory and what happens beside it; within: by how much longer
-    results take whose rows begin within sectors, of transposes."""
+    """What an estimate knows of a chip: nanoseconds, and rates a nanosecond of one multiprocessor (docs/modules.md).
+    Equal to itself only, as tables are."""
 
     name: str
     multiprocessors: int

@@ -12,14 +12,7 @@ from tilejit.kernels.chip import Chip, current
 
 @dataclass(frozen=True)
 class Problem:
-    """`batches` products of a [m, k] and b [k, n], `size` bytes an element.
-
-    a_rows, b_rows: row-major, else column-major. pitches: bytes from line to line of a, b and the result (out_bytes
-    an element). units: bytes of a and b that threads copy at once (0: TMA); stores: those of the result. ended: a
-    bias or activation follows, `activated`: a long one, `scaled`: sums are scaled. step: its STEP; bits: of a
-    widened element of b; group: elements of K that share a scale (0: all). grouped: batches are groups of rows, of m
-    on average.
-    """
+    """`batches` products of a [m, k] and b [k, n], `size` bytes an element (docs/modules.md)."""
 
     m: int
     n: int

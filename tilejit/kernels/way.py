@@ -21,13 +21,7 @@ _WALKED = 17 * 2 ** 20
 
 @dataclass(frozen=True)
 class Way:
-    """How a product is computed: tiles of m x n results, each by a program of `ctas` CTAs of `warps` warps.
-
-    `split`: what the CTAs divide: rows ("M") or columns ("N") of the tile, or K. `swap`: tiles are of the result's
-    transpose, C^T = B^T A^T. `k_bytes`: bytes of a row of K in a block of a CTA. `programs` run (0: as many as there is
-    room for); the first `stream` tiles are shared out between them by blocks of K, as many to each. `single`: every
-    program has one tile, whose blocks take all of the shared memory. `together`: programs that share a
-    multiprocessor."""
+    """Tiles of m x n results, each by a program of `ctas` CTAs of `warps` warps (docs/modules.md)."""
 
     m: int
     n: int

@@ -4,7 +4,7 @@ from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Value
-from tilejit.ir.types import Desc, DType, int1, int16, int32, int64
+from tilejit.ir.types import DType, int1, int16, int32, int64
 from tilejit.language import semantics as sem
 from tilejit.language.memory import pointer_elem
 from tilejit.language.semantics import to_tensor, unwrap
@@ -58,8 +58,8 @@ def store_tensor_descriptor(desc: tensor_descriptor, offsets: Any, value: Any, *
 
 
 def _block_value(b: KernelBuilder, desc: tensor_descriptor, value: Any, what: str) -> tensor:
-    t: Desc = desc.type
-    v = sem.cast(b, to_tensor(b, value), t.elem)
+    t = desc.value.desc
+    v = sem.cast(b, to_tensor(b, value), t.held)
     if v.shape != t.block_shape and v.shape:
         raise CompilationError(f"{what} through a descriptor of blocks {list(t.block_shape)}: found a value "
                                f"of shape {list(v.shape)}")
@@ -118,7 +118,8 @@ def gather_rows(desc: tensor_descriptor, x_offsets: tensor, y_offset: Any, *, _b
     padding."""
     pointer, inside = _rows(_b, desc, x_offsets, y_offset, "gather")
     fill = sem.splat_const(_b, float("nan") if desc.padding == "nan" else 0, pointer.shape, desc.dtype)
-    return tensor(_b("load", pointer.value, inside.value, fill.value))
+    found = _b("load", pointer.value, inside.value, fill.value)
+    return tensor(found if desc.value.desc.elem is desc.dtype else _b.tf32(found))
 
 
 def scatter_rows(desc: tensor_descriptor, value: Any, x_offsets: tensor, y_offset: Any, *, _b: KernelBuilder) -> None:

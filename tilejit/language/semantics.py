@@ -65,7 +65,7 @@ def to_tensor(b: Builder, x: Any, dtype: DType | None = None) -> tensor:
         t = dtype or literal_type(x)
         if t.is_int() and not isinstance(x, float):
             low, high = int_range(t)
-            if t.kind != "bool" and not low <= int(x) <= high:
+            if t.family != "bool" and not low <= int(x) <= high:
                 raise CompilationError(f"{x} is out of range for {t}: {low} to {high}")
         return tensor(b.const(x, t))
     raise CompilationError(f"expected a tensor or a number, found {type(x).__name__} {x!r}")
@@ -77,7 +77,7 @@ def promote(a: DType, a_weak: bool, c: DType, c_weak: bool, div: str = "") -> DT
         return a
     if a_weak != c_weak:
         weak, strong = (a, c) if a_weak else (c, a)
-        if _KIND[weak.kind] <= _KIND[strong.kind]:
+        if _KIND[weak.family] <= _KIND[strong.family]:
             return fp32 if div and strong.is_float and strong.bits < 32 else strong
     for t in (fp64, fp32):
         if t in (a, c):

@@ -12,7 +12,7 @@ from typing import Any
 from tilejit.errors import CompilationError
 from tilejit.ir import Builder, Op, Value, const_of
 from tilejit.ir.report import Record
-from tilejit.ir.types import Desc, DType, Ptr, Scalar, Tile, elem_of, fp32, fp64, int1, int32, int64, uint32, uint64
+from tilejit.ir.types import DType, Ptr, Scalar, Tile, elem_of, fp32, fp64, int1, int32, int64, uint32, uint64
 
 
 class KernelBuilder(Builder):
@@ -173,6 +173,9 @@ class block_type:
     def __hash__(self) -> int:
         return hash((self.scalar, self.shape) if self.shape else self.scalar)
 
+    def __repr__(self) -> str:
+        return f"<{list(self.shape)}, {self.scalar.name}>" if self.shape else repr(self.scalar)
+
     def get_block_shapes(self) -> tuple[int, ...]:
         return self.shape
 
@@ -184,6 +187,22 @@ class block_type:
 
     def is_block(self) -> bool:
         return bool(self.shape)
+
+
+class tensor_descriptor_type:
+    """`.block_type`, `.shape_type`, `.strides_type`."""
+
+    def __init__(self, block_type: block_type, shape_type: tuple_type, strides_type: tuple_type):
+        self.block_type, self.shape_type, self.strides_type = block_type, shape_type, strides_type
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tensor_descriptor_type) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(self.block_type)
+
+    def __repr__(self) -> str:
+        return f"tensor_descriptor<{self.block_type}>"
 
 
 class tensor:
@@ -259,8 +278,8 @@ class tensor_descriptor(Compound):
         self.value, self.padding = value, padding
 
     def alike(self, other: Compound) -> bool:
-        return isinstance(other, tensor_descriptor) and (self.block_shape, self.dtype, self.padding) \
-            == (other.block_shape, other.dtype, other.padding)
+        return isinstance(other, tensor_descriptor) and (self.value.desc, self.padding) \
+            == (other.value.desc, other.padding)
 
     def parts(self, b: KernelBuilder) -> list[Any]:
         rank = len(self.block_shape)
@@ -273,8 +292,9 @@ class tensor_descriptor(Compound):
 
     def remade(self, b: KernelBuilder, parts: list[Any]) -> tensor_descriptor:
         base, *dims = (self.part(b, x, i).value for i, x in enumerate([*parts, 1]))
-        return tensor_descriptor(b("make_desc", base, *dims, block_shape=self.block_shape, padding=self.padding),
-                                 self.padding)
+        seen = self.value.desc.elem
+        return tensor_descriptor(b("make_desc", base, *dims, block_shape=self.block_shape, padding=self.padding,
+                                   **({} if seen is self.dtype else {"elem": seen})), self.padding)
 
     def part(self, b: KernelBuilder, x: Any, i: int) -> Any:
         t = int32 if i <= len(self.block_shape) else int64
@@ -286,17 +306,21 @@ class tensor_descriptor(Compound):
         return isinstance(other, tensor_descriptor) and self.value is other.value
 
     @property
-    def type(self) -> Desc:
-        assert isinstance(self.value.type, Desc)
-        return self.value.type
+    def type(self) -> tensor_descriptor_type:
+        rank = len(self.block_shape)
+        return tensor_descriptor_type(self.block_type, tuple_type([int32] * rank), tuple_type([int64] * rank))
+
+    @property
+    def block_type(self) -> block_type:
+        return block_type(self.dtype, self.block_shape)
 
     @property
     def block_shape(self) -> tuple[int, ...]:
-        return self.type.block_shape
+        return self.value.desc.block_shape
 
     @property
     def dtype(self) -> DType:
-        return self.type.elem
+        return self.value.desc.held
 
     def __repr__(self) -> str:
         return str(self.value.type)

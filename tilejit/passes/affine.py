@@ -319,7 +319,7 @@ def _moved(op: Op, x: Affine) -> Affine:
 def _widens(op: Op) -> bool:
     src, dst = elem_of(op.operands[0].type), op.attrs["dtype"]
     return bool(isinstance(src, DType) and src.is_int() and src.bits > 1 and dst.is_int() and dst.bits >= src.bits
-                and (dst.kind == src.kind or dst.bits > src.bits and src.kind == "uint"))
+                and (dst.family == src.family or dst.bits > src.bits and src.family == "uint"))
 
 
 def _stays(p: Poly, v: Value) -> bool:

@@ -131,7 +131,7 @@ def _rank(t: Type) -> int:
 
 def _unknown(t: Type) -> AxisInfo:
     e = elem_of(t) if isinstance(t, (Tile, DType, Ptr)) else None
-    return _nothing(_rank(t), isinstance(e, DType) and e.kind in ("uint", "bool"))
+    return _nothing(_rank(t), isinstance(e, DType) and e.family in ("uint", "bool"))
 
 
 @lru_cache
@@ -524,10 +524,10 @@ def _cast(op: Op, x: AxisInfo) -> AxisInfo:
         return plain._replace(divisibility=tuple(x.multiple(d, 1) for d in range(x.rank)))
     if not (isinstance(src, DType) and isinstance(dst, DType) and src.is_int() and dst.is_int()) or dst == int1:
         return plain
-    if dst.bits > src.bits or (dst.bits == src.bits and src.kind == dst.kind):
+    if dst.bits > src.bits or (dst.bits == src.bits and src.family == dst.family):
         return x
     if dst.bits == src.bits:
-        return x._replace(constant=None, nonnegative=dst.kind == "uint")
+        return x._replace(constant=None, nonnegative=dst.family == "uint")
     div = tuple(min(x.multiple(d, 1), 1 << (dst.bits - 1)) for d in range(x.rank))
     return plain._replace(divisibility=div)
 

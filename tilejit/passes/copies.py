@@ -68,7 +68,7 @@ def _is_ahead(load: Op) -> bool:
 
 def refused(op: Op) -> str:
     t = op.result.tile
-    if not isinstance(t.elem, DType) or t.elem.kind == "bool":
+    if not isinstance(t.elem, DType) or t.elem.family == "bool":
         return f"elements of {t.elem} are not copied as they are"
     if is_volatile(op):
         return "it is volatile"

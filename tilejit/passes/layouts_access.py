@@ -218,7 +218,7 @@ def access_width(op: Op, facts: Facts, dim: int, ragged: bool = False) -> int:
     mask, size, info = mask_of(op), elem.elem.bytes, facts[op.operands[0]]
     width = vector_width(info, size, None if mask is None else facts[mask], dim)
     if ragged and mask is not None and width * size < 4 and op.name in ("load", "store") and \
-            isinstance(elem.elem, DType) and elem.elem.kind != "bool" and not op.attrs.get("volatile"):
+            isinstance(elem.elem, DType) and elem.elem.family != "bool" and not op.attrs.get("volatile"):
         whole = vector_width(info, size, None, dim)
         return whole if whole * size >= 4 and _is_run(mask, facts, dim, whole) else width
     return width

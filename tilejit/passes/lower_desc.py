@@ -331,14 +331,15 @@ class _Lowering:
         fill: float = 0 if t.elem.is_int() else 0.0
         if parts.padding == "nan":
             fill = float("nan")
-        block = b("load", ptr, mask, b.const(fill, Tile(t.block_shape, t.elem)))
+        block = b("load", ptr, mask, b.const(fill, Tile(t.block_shape, t.held)))
+        block = block if t.elem is t.held else b.tf32(block)
         return block if block.type == op.result.type else b("reshape", block, shape=op.attrs["shape"])
 
     def without_tma(self, b: Builder, op: Op, parts: _Parts) -> None:
         block, t = op.parent, op.operands[0].type
         assert block is not None and isinstance(t, Desc)
         dims = [*parts.shape, *parts.strides]
-        if op.name == "desc_load" and parts.padding == "zero":
+        if op.name == "desc_load" and parts.padding == "zero" and t.elem is t.held:
             self.swap(op, block, b("block_load", parts.base, *dims, *op.operands[1:], block=t.block_shape,
                                    shape=shape_of(op.result.type)))
         elif op.name == "desc_load":

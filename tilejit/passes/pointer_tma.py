@@ -158,7 +158,7 @@ class _Raising:
         elem = op.result.tile.elem if op.name == "load" else op.operands[1].tile.elem
         if at is None:
             return "its addresses are not an argument plus multiples of strides"
-        if not isinstance(elem, DType) or elem.kind == "bool":
+        if not isinstance(elem, DType) or elem.family == "bool":
             return f"elements of {elem} are not copied as they are"
         bounds = [] if mask is None else self.forms.bounds(mask)
         if bounds is None:

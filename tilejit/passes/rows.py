@@ -184,7 +184,7 @@ class _Row:
         source = argument_of(load.operands[0])
         if any("write" in x.define.effects and may_alias(source, x) for x in listed(self.fn.body)):
             return "the kernel may write what it reads, through another proxy"
-        if not isinstance(elem, DType) or elem.kind == "bool" or self.size * elem.bytes % UNIT:
+        if not isinstance(elem, DType) or elem.family == "bool" or self.size * elem.bytes % UNIT:
             return _NO_ROW
         other = const_of(load.operands[2]) if len(load.operands) > 2 else 0
         if other is None:

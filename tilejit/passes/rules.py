@@ -301,7 +301,7 @@ def limits(v: Value) -> tuple[int, int] | None:
 
 def _int_type(v: Value) -> bool:
     t = elem_of(v.type)
-    return isinstance(t, DType) and t.kind in ("int", "uint") and t.bits >= 32
+    return isinstance(t, DType) and t.family in ("int", "uint") and t.bits >= 32
 
 
 @rule("cmp")

@@ -149,7 +149,7 @@ class _Rewriter:
         result = fold(op, [constant(c, elem_of(v.type)) for c, v in zip(values, op.operands)])
         if result is None:
             return None
-        python = bool if elem.kind == "bool" else float if elem.is_float else int
+        python = bool if elem.family == "bool" else float if elem.is_float else int
         return self.constant(python(result[0]), op.result)
 
     def _spread(self, op: Op) -> Value | None:

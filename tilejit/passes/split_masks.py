@@ -260,7 +260,7 @@ def _leaves(v: Value, want: bool) -> list[tuple[Op, bool]] | None:
 
 def _is_mask(v: Value) -> bool:
     e = elem_of(v.type)
-    return isinstance(e, DType) and e.kind == "bool"
+    return isinstance(e, DType) and e.family == "bool"
 
 
 def _constant(v: Value) -> bool:

@@ -60,7 +60,7 @@ class Writing:
 
     @staticmethod
     def _write(b: Builder, parts: Sequence[Value], t: Desc, made: Op) -> Value:
-        new = b("write_desc", *parts, block_shape=t.block_shape, padding=made.attrs["padding"])
+        new = b("write_desc", *parts, **{k: v for k, v in made.attrs.items() if k != "anywhere"})
         new.name = made.result.name
         return new
 

@@ -25,13 +25,13 @@ LN2 = "0f3F317218"
 def suffix(t: DType | Ptr) -> str:
     if isinstance(t, Ptr):
         return "u64"
-    if t.kind == "float":
+    if t.family == "float":
         return {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "tf32": "f32", "fp64": "f64"}[t.name]
     return f"{'s' if t.is_signed else 'u'}{max(16, t.bits)}"
 
 
 def literal(value: int | float | bool, t: DType | Ptr) -> str:
-    if isinstance(t, Ptr) or t.kind in ("int", "uint"):
+    if isinstance(t, Ptr) or t.family in ("int", "uint"):
         bits = t.bits if t.bits > 8 else 16
         signed = isinstance(t, DType) and t.is_signed
         wrapped = int(value) & ((1 << t.bits) - 1)
@@ -82,7 +82,7 @@ def through_fp32(e: Emitter, t: DType, make: Callable[..., str], *regs: str) -> 
 @emits("const")
 def _const(e: Emitter, op: Op) -> None:
     t = elem_of(op.result.type)
-    if isinstance(t, DType) and t.kind == "bool":
+    if isinstance(t, DType) and t.family == "bool":
         reg = e.p.new("pred", "setp.ne.b32", int(bool(op.attrs["value"])), 0)
     else:
         cls = reg_class(t)
@@ -94,7 +94,7 @@ def _const(e: Emitter, op: Op) -> None:
 def _add_sub_mul(e: Emitter, op: Op) -> None:
     t, p = op.operands[0].dtype, e.p
     cls, name = reg_class(t), op.name
-    if t.kind == "bool":
+    if t.family == "bool":
         each(e, op, lambda a, b: p.new("pred", "and.pred" if name == "mul" else "xor.pred", a, b))
         return
     if t.is_fp8():
@@ -244,7 +244,7 @@ def _minmax(e: Emitter, op: Op) -> None:
     name = op.name[:3]
     nan = ".NaN" if op.attrs.get("nan") else ""
     cls = reg_class(t)
-    if t.kind == "bool":
+    if t.family == "bool":
         each(e, op, lambda a, b: p.new("pred", "and.pred" if name == "min" else "or.pred", a, b))
     elif t.bits == 64 and t.is_float and nan:
         def wide(a: str, b: str) -> str:
@@ -295,11 +295,11 @@ def negations(fn: Function) -> set[Value]:
 def _neg(e: Emitter, op: Op) -> None:
     """int1 is modulo 2."""
     t = op.operands[0].dtype
-    if t.kind == "bool":
+    if t.family == "bool":
         e.set(op.result, e.get(op.operands[0]))
         return
     cls, kind = reg_class(t), suffix(t)
-    if t.kind == "uint":
+    if t.family == "uint":
         kind = f"s{max(16, t.bits)}"
     each(e, op, lambda a: wrap8(e, t, e.p.new(cls, f"neg.{kind}", a)))
 
@@ -307,7 +307,7 @@ def _neg(e: Emitter, op: Op) -> None:
 @emits("abs")
 def _abs(e: Emitter, op: Op) -> None:
     t = op.operands[0].dtype
-    if t.kind in ("uint", "bool"):
+    if t.family in ("uint", "bool"):
         e.set(op.result, e.get(op.operands[0]))
         return
     each(e, op, lambda a: wrap8(e, t, e.p.new(reg_class(t), f"abs.{suffix(t)}", a)))
@@ -331,7 +331,7 @@ def _cmp(e: Emitter, op: Op) -> None:
 
 
 def comparison(e: Emitter, t: DType | Ptr, pred: str) -> Callable[..., str]:
-    p, whole = e.p, isinstance(t, DType) and t.kind == "bool"
+    p, whole = e.p, isinstance(t, DType) and t.family == "bool"
     wide: DType | None = None
     if isinstance(t, DType):
         if t.is_float and pred == "ne":
@@ -354,7 +354,7 @@ def comparison(e: Emitter, t: DType | Ptr, pred: str) -> Callable[..., str]:
 @emits("select")
 def _select(e: Emitter, op: Op) -> None:
     t, p = elem_of(op.result.type), e.p
-    if isinstance(t, DType) and t.kind == "bool":
+    if isinstance(t, DType) and t.family == "bool":
         def boolean(c: str, a: str, b: str) -> str:
             yes = p.new("pred", "and.pred", c, a)
             no = p.new("pred", "and.pred", p.new("pred", "not.pred", c), b)
@@ -378,7 +378,7 @@ def _ptr_add(e: Emitter, op: Op) -> None:
     def one(a: str, b: str) -> str:
         if off.bits == 64:
             return p.new("b64", "add.s64", a, p.new("b64", "shl.b64", b, shift) if shift else b)
-        if off.kind == "bool":
+        if off.family == "bool":
             b = p.new("b32", "selp.b32", 1, 0, b)
         elif off.bits < 32:
             b = p.new("b32", f"cvt.{sign}32.{sign}16", b)

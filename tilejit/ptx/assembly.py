@@ -38,7 +38,7 @@ def _shared(t: Scalar, pack: int) -> int:
 
 def _into(e: Emitter, op: Op, t: Scalar, regs: list[str], cls: str) -> str:
     p = e.p
-    if isinstance(t, DType) and t.kind == "bool" and cls != "pred":
+    if isinstance(t, DType) and t.family == "bool" and cls != "pred":
         regs = bool_bytes(e, regs)
         t = DType("uint8")
     size = t.bits * len(regs)
@@ -63,7 +63,7 @@ def _into(e: Emitter, op: Op, t: Scalar, regs: list[str], cls: str) -> str:
 
 def _out_of(e: Emitter, op: Op, t: Scalar, reg: str, cls: str, count: int) -> list[str]:
     p = e.p
-    if isinstance(t, DType) and t.kind == "bool" and cls != "pred":
+    if isinstance(t, DType) and t.family == "bool" and cls != "pred":
         return [p.new("pred", "setp.ne.u16", r, 0) for r in _out_of(e, op, DType("uint8"), reg, cls, count)]
     want = reg_class(t)
     if count == 1 and t.bits != 8:

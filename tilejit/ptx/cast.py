@@ -23,14 +23,14 @@ def cast_element(e: Emitter, reg: str, src: DType, dst: DType, rounding: str = "
     if dst.name == "tf32":
         wide = cast_element(e, reg, src, fp32)
         return p.new("f32", "mov.b32", p.new("b32", "cvt.rna.tf32.f32", wide))
-    if dst.kind == "bool":
+    if dst.family == "bool":
         if src.is_float:
             wide = reg if src.bits >= 32 else cast_element(e, reg, src, fp32)
             kind = "f64" if src.bits == 64 else "f32"
             zero = "0d0000000000000000" if src.bits == 64 else "0f00000000"
             return p.new("pred", f"setp.neu.{kind}", wide, zero)
         return p.new("pred", f"setp.ne.{_int(src)}", reg, 0)
-    if src.kind == "bool":
+    if src.family == "bool":
         if dst.is_int():
             cls = reg_class(dst)
             return p.new(cls, f"selp.{cls}", 1, 0, reg)

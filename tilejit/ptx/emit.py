@@ -35,9 +35,9 @@ def emits(*names: str) -> Callable[[Callable[[Emitter, Op], None]], Callable[[Em
 def reg_class(t: DType | Ptr) -> str:
     if isinstance(t, Ptr):
         return "b64"
-    if t.kind == "bool":
+    if t.family == "bool":
         return "pred"
-    if t.kind == "float":
+    if t.family == "float":
         return {8: "b16", 16: "b16", 32: "f32", 64: "f64"}[t.bits]
     return {8: "b16", 16: "b16", 32: "b32", 64: "b64"}[t.bits]
 

@@ -102,7 +102,7 @@ def stays(branch: Op, uses: Mapping[Value, list[tuple[Op, int]]]) -> dict[int, V
 def _owns(v: Value, block: Block, uses: Mapping[Value, list[tuple[Op, int]]]) -> bool:
     """Whether a tile has registers of its own; not sums in flight."""
     t = v.type.elem if isinstance(v.type, Tile) else None
-    if not isinstance(t, DType) or t.kind != "float" or t.bits < 32:
+    if not isinstance(t, DType) or t.family != "float" or t.bits < 32:
         return False
     if isinstance(v.op, Block):
         return v.op is block and block.parent is not None and block.parent.name == "for"

@@ -102,7 +102,7 @@ def load_param(e: Emitter, arg: Value) -> str:
 
 def load_scalar(e: Emitter, param: ScalarParam, t: DType) -> str:
     name = f"[{e.param(param)}]"
-    if t.kind == "bool":
+    if t.family == "bool":
         byte = e.p.new("b16", "ld.param.u8", name)
         return e.p.new("pred", "setp.ne.u16", byte, 0)
     return e.p.new(reg_class(t), f"ld.param.{_LD[t.name]}", name)
@@ -146,8 +146,10 @@ def tensor_map(e: Emitter, op: Op) -> str:
         return written_map(e, op)
     buffer = next(v.type for v in op.operands if isinstance(v.type, Buffer))
     base, shape, strides, fill = desc_geometry(desc)
-    param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer), desc.desc.elem.name, buffer.swizzle,
-                           fill, isinstance(desc.op, Op), "write" in op.define.effects)
+    stored = "write" in op.define.effects
+    param = TensorMapParam(base, shape, strides, box_of(e, op, desc, buffer),
+                           (desc.desc.held if stored else desc.desc.elem).name, buffer.swizzle, fill,
+                           isinstance(desc.op, Op), stored)
     if param not in e.maps:
         name = e.param(param)
         reg = e.p.new("b64", "mov.b64", name)

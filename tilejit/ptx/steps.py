@@ -164,7 +164,7 @@ def counts(v: Value) -> bool:
     if not isinstance(v.type, (Tile, DType, Ptr)) or isinstance(v.type, Pending):
         return False
     t = elem_of(v.type)
-    return isinstance(t, Ptr) or t.kind in ("int", "uint") and t.bits >= 32
+    return isinstance(t, Ptr) or t.family in ("int", "uint") and t.bits >= 32
 
 
 def _signed(v: Value) -> bool:

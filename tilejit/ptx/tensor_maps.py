@@ -170,7 +170,7 @@ def _fixed(e: Emitter, op: Op, form: Form, place: str, at: int, zero: str) -> No
     for i, n in enumerate(reversed(form.box)):
         put("box_dim", i, n)
         put("element_stride", i, 1)
-    put("elemtype", _ELEMENT[t.elem.name])
+    put("elemtype", _ELEMENT[(t.held if form.stored else t.elem).name])
     put("swizzle_mode", _SWIZZLE[form.swizzle])
     put("fill_mode", int(op.attrs["padding"] == "nan"))
 

@@ -9,7 +9,7 @@ from operator import index
 from typing import Any
 
 from tilejit.errors import LaunchError
-from tilejit.ir.types import DType, odd_size
+from tilejit.ir.types import DType, fp32, odd_size, tf32
 from tilejit.runtime import arrays
 from tilejit.runtime.arrays import (
     STAND_IN,
@@ -107,8 +107,14 @@ class _Traced:
         self.block_shape, self.padding = tuple(block_shape), padding
 
 
-def _of_any(array: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
-    out, info = TensorDescriptor.__new__(TensorDescriptor), array_info(array)
+def _seen(info: ArrayInfo, rounded: bool) -> ArrayInfo:
+    if rounded and info.dtype is not fp32:
+        raise LaunchError(f"TensorDescriptor: round_f32_to_tf32 is only supported for float32, found {info.dtype}")
+    return info._replace(dtype=tf32) if rounded else info
+
+
+def _of_any(array: Any, block_shape: Any, padding: str = "zero", round_f32_to_tf32: bool = False) -> TensorDescriptor:
+    out, info = TensorDescriptor.__new__(TensorDescriptor), _seen(array_info(array), round_f32_to_tf32)
     out._fill(array, info, info.shape, info.strides, block_shape, padding)
     return out
 
@@ -139,7 +145,8 @@ class TensorDescriptor:
 
     base: the array whose first element is the tensor's; shape and strides in elements, outermost first, the last stride
     1; block_shape: powers of two, one a dimension, or multiples of 16 up to 512 (of products); padding: what a load
-    finds outside the tensor ("zero", or "nan" for floats). Rank 1 to 5. Where the base is not 16-byte aligned or
+    finds outside the tensor ("zero", or "nan" for floats); round_f32_to_tf32: loads of fp32 give the nearest tf32.
+    Rank 1 to 5. Where the base is not 16-byte aligned or
     strides are no multiples of 16 bytes, which TMA needs, `tma` is False and kernels use pointer loads. The last
     elements of rows that end within 16 bytes are written through pointers. Raises LaunchError for anything else.
     """
@@ -150,8 +157,9 @@ class TensorDescriptor:
     address: int
     facts: Any
 
-    def __init__(self, base: Any, shape: Any, strides: Any, block_shape: Any, padding: str = "zero"):
-        self._fill(base, array_info(base), shape, strides, block_shape, padding)
+    def __init__(self, base: Any, shape: Any, strides: Any, block_shape: Any, padding: str = "zero",
+                 round_f32_to_tf32: bool = False):
+        self._fill(base, _seen(array_info(base), round_f32_to_tf32), shape, strides, block_shape, padding)
 
     def _fill(self, base: Any, info: ArrayInfo, shape: Any, strides: Any, block_shape: Any, padding: str) -> None:
         self.base, self.address = base, info.address
@@ -170,6 +178,10 @@ class TensorDescriptor:
     signature: Any = property(lambda self: self.facts.signature)
 
     @property
+    def round_f32_to_tf32(self) -> bool:
+        return self.facts.dtype is tf32
+
+    @property
     def map_key(self) -> tuple:
         return self.address, self.shape, self.strides, self.padding
 
@@ -180,11 +192,15 @@ class TensorDescriptor:
 
     @block_shape.setter
     def block_shape(self, shape: Any) -> None:
-        self._fill(self.base, array_info(self.base), self.shape, self.strides, shape, self.padding)
+        self._fill(self.base, _seen(array_info(self.base), self.round_f32_to_tf32), self.shape, self.strides, shape,
+                   self.padding)
 
     @staticmethod
     @arrays.traced_as(_of_any)
-    def from_tensor(tensor: Any, block_shape: Any, padding: str = "zero") -> TensorDescriptor:
+    def from_tensor(tensor: Any, block_shape: Any, padding: str = "zero",
+                    round_f32_to_tf32: bool = False) -> TensorDescriptor:
+        if round_f32_to_tf32:
+            return _of_any(tensor, block_shape, padding, True)
         try:
             check, facts = _recent[padding][tuple(block_shape)]
         except (KeyError, TypeError):
@@ -209,8 +225,7 @@ class TensorDescriptor:
         """The same view of another array, in a fraction of the time; `info` is its `array_info`, if known. Raises
         LaunchError for another dtype.
         """
-        info = info or array_info(base)
-        facts = self.facts
+        info, facts = _seen(info or array_info(base), self.round_f32_to_tf32), self.facts
         if info.dtype != facts.dtype:
             raise LaunchError(f"TensorDescriptor.over: expected an array of {self.dtype}, found {info.dtype}")
         out = TensorDescriptor.__new__(TensorDescriptor)

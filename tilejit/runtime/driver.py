@@ -354,7 +354,7 @@ class LoadedKernel:
 _MAP_TYPES = {"int1": "UINT8", "int8": "UINT8", "uint8": "UINT8", "fp8e4b15": "UINT8", "fp8e4nv": "UINT8",
               "fp8e5": "UINT8", "int16": "UINT16", "uint16": "UINT16", "int32": "INT32", "uint32": "UINT32",
               "int64": "INT64", "uint64": "UINT64", "fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32",
-              "tf32": "FLOAT32", "fp64": "FLOAT64"}
+              "tf32": "TFLOAT32", "fp64": "FLOAT64"}
 
 
 def byte_strides(strides: list[int]) -> list[Any]:

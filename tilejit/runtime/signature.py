@@ -227,7 +227,7 @@ def _integer(name: str, x: int, keys: ArgumentKeys, annotated: DType | None) -> 
 
 
 def _scalar(name: str, x: Any, natural: DType, annotated: DType | None) -> Param:
-    if annotated is not None and annotated.kind != natural.kind:
+    if annotated is not None and annotated.family != natural.family:
         raise ArgumentError(f"argument {name!r}: expected {annotated}, as which it is annotated, found {x!r}")
     return Param(annotated or natural)
 

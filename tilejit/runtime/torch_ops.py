@@ -94,8 +94,7 @@ def _maker(kind: tuple) -> Callable[[Iterator[Any]], Any]:
     if what in ("tensor", "int", "float"):
         return next
     if what == "descriptor":
-        _, block, padding = kind
-        return lambda values: TensorDescriptor(next(values), next(values), next(values), block, padding)
+        return lambda values: TensorDescriptor(next(values), next(values), next(values), *kind[1:])
     if what == "tuple":
         makers = [_maker(k) for k in kind[1]]
         return lambda values: tuple([make(values) for make in makers])
@@ -147,7 +146,8 @@ def _sample(kind: tuple, dtypes: Iterator[str]) -> Any:
     if what == "tensor":
         return f"*{_dtype_name(next(dtypes))}"
     if what == "descriptor":
-        return f"desc<{_dtype_name(next(dtypes))}[{'x'.join(map(str, kind[1]))}]>"
+        name = _dtype_name(next(dtypes))
+        return f"desc<{'tf32' if kind[3] else name}[{'x'.join(map(str, kind[1]))}]>"
     if what in ("int", "float"):
         return "int32" if what == "int" else "fp32"
     if what == "tuple":

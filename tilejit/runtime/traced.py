@@ -61,7 +61,7 @@ def _take(n: str, v: Any, constant: bool, dtypes: list[Any], values: list[Any]) 
         values.append(v.base)
         values.append(list(v.shape))
         values.append(list(v.strides))
-        return ("descriptor", tuple(v.block_shape), v.padding)
+        return ("descriptor", tuple(v.block_shape), v.padding, v.round_f32_to_tf32)
     if isinstance(v, constexpr):
         v, constant = v.value, True
     if v is None or isinstance(v, (bool, str)):

@@ -11,21 +11,9 @@ _PLACES = ("tilejit", "tilejit.language", "tilejit.language.core", "tilejit.lang
 LIBDEVICE = ("tilejit.language.extra.libdevice", "tilejit.language.math")
 _RENAMED = {"dtype": "DType", "_aggregate": "aggregate"}
 
-
-#: names that programs mention without using them
-_MENTIONED = ("const", "pi32_t", "void", "condition")
-
 #: names that stand for what tilejit does not need to be told
 _PLAIN: dict[str, Any] = {"CONSTEXPR_0": constexpr(0), "tuple": tuple, **dict.fromkeys(
     ("constexpr_function", "aggregate", "must_use_result"), lambda x: x)}
-
-
-class Missing:
-    def __init__(self, name: str):
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"<triton.language.{self.name}, which tilejit lacks>"
 
 
 def find(module: str, name: str, *first: str) -> Any:
@@ -39,8 +27,6 @@ def find(module: str, name: str, *first: str) -> Any:
                 continue
         if name in _PLAIN:
             return _PLAIN[name]
-        if name in _MENTIONED:
-            return Missing(name)
     raise AttributeError(f"module {shown(module)!r} has no attribute {name!r} (tilejit's stand-in for Triton)")
 
 

@@ -23,6 +23,7 @@ from tilejit.ir.types import (
     int32,
     int64,
     shape_of,
+    tf32,
     with_elem,
 )
 
@@ -216,18 +217,19 @@ def _atomic_poll(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, timeout: 
     return found
 
 
-@op("make_desc", "base dims*", "block_shape padding anywhere?", traits="same_memory", layout="none")
+@op("make_desc", "base dims*", "block_shape padding anywhere? elem?", traits="same_memory", layout="none")
 def make_desc(o: Op) -> list[Type]:
     """A descriptor from a base pointer, rank sizes, rank strides (elements; the last is 1).
 
-    `anywhere`: any base, strides and offsets; TMA may serve it only where its rules surely hold.
+    `anywhere`: any base, strides and offsets; TMA may serve it only where its rules surely hold. `elem`: tf32, if that
+    is what fp32 is rounded to.
     """
     e = o.operands[0].type
     block = tuple(o.attrs["block_shape"])
     if not isinstance(e, Ptr) or not isinstance(e.elem, DType) or len(o.operands) != 1 + 2 * len(block):
         raise CompilationError(f"make_desc: {len(o.operands) - 1} sizes and strides for a block of "
                                f"rank {len(block)} at {e}", o.loc)
-    return [Desc(e.elem, block)]
+    return [Desc(o.attrs.get("elem", e.elem), block)]
 
 
 @make_desc.meaning
@@ -238,7 +240,8 @@ def _make_desc(m: Any, o: Op, base: np.ndarray, *dims: np.ndarray) -> Any:
                         o.attrs["padding"])
 
 
-@op("write_desc", "base dims*", "block_shape padding", effects="sync", traits="same_memory optional", layout="none")
+@op("write_desc", "base dims*", "block_shape padding elem?", effects="sync", traits="same_memory optional",
+    layout="none")
 def write_desc(o: Op) -> list[Type] | None:
     """`make_desc` of numbers unknown to the host: each CTA writes the tensor maps that its copies use.
 
@@ -289,20 +292,25 @@ def desc_load(o: Op) -> list[Type]:
                                f"found {len(o.operands) - 1}", o.loc)
     shape = tuple(o.attrs.get("shape") or d.block_shape)
     _fits(d, shape, o)
-    return [Tile(shape, d.elem)]
+    return [Tile(shape, d.held)]
 
 
 @desc_load.meaning
 def _desc_load(m: Any, o: Op, desc: Any, *offsets: np.ndarray) -> np.ndarray:
     elem = _desc(o).elem
+    return read_block(m, o, desc, elem, offsets).reshape(shape_of(o.results[0].type))
+
+
+def read_block(m: Any, o: Op, desc: Any, elem: DType, offsets: tuple[np.ndarray, ...]) -> np.ndarray:
     address, inside = block_addresses(desc, elem, offsets)
     fill = num.constant(float("nan") if desc.padding == "nan" else 0, elem)
-    return m.load(o, address, elem, inside, fill).reshape(shape_of(o.results[0].type))
+    found = m.load(o, address, elem, inside, fill)
+    return num.tf32_even(found) if elem is tf32 else found
 
 
 def _written(o: Op) -> None:
     d, t = _desc(o), o.operands[1].type
-    if elem_of(t) != d.elem:
+    if elem_of(t) != d.held:
         raise CompilationError(f"{o.name} of {t} through {d}", o.loc)
     _fits(d, shape_of(t), o)
 
@@ -336,7 +344,7 @@ def desc_atomic(o: Op) -> None:
     kind: add min max and or xor. Sums of fp32 flush subnormals; their order is not fixed.
     """
     _written(o)
-    if str(_desc(o).elem) not in DESC_ATOMICS[o.attrs["kind"]]:
+    if str(_desc(o).held) not in DESC_ATOMICS[o.attrs["kind"]]:
         legal = ", ".join(DESC_ATOMICS[o.attrs["kind"]])
         raise CompilationError(f"desc.atomic_{o.attrs['kind']} takes {legal}; found {_desc(o).elem}", o.loc)
 
@@ -351,7 +359,7 @@ def _desc_atomic(m: Any, o: Op, desc: Any, value: np.ndarray, *offsets: np.ndarr
 @op("desc_base", "desc", traits="query", layout="none")
 def desc_base(o: Op) -> list[Type]:
     """The base pointer of a descriptor."""
-    return [Ptr(_desc(o).elem)]
+    return [Ptr(_desc(o).held)]
 
 
 @desc_base.meaning

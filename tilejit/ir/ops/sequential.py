@@ -151,10 +151,8 @@ def _read(m: Any, o: Op, x: Any) -> Any:
 def _tma_load(m: Any, o: Op, ring: Ring, slot: Any, barriers: Barriers, desc: Any, *offsets: Any) -> list[Any]:
     t, cut = o.operands[3].type, o.attrs.get("slice")
     assert isinstance(t, Desc)
-    address, inside = memory.block_addresses(desc, t.elem, offsets)
-    fill = num.constant(float("nan") if desc.padding == "nan" else 0, t.elem)
     shape = tuple(n * m.fn.attrs["num_ctas"] if d == cut else n for d, n in enumerate(ring.shape))
-    return _fill(m, ring, slot, m.load(o, address, t.elem, inside, fill).reshape(shape))
+    return _fill(m, ring, slot, memory.read_block(m, o, desc, t.elem, offsets).reshape(shape))
 
 
 @scheduled.row_copy.meaning

@@ -9,12 +9,8 @@ from tilejit.kernels.activations import activate, numbers
 
 
 class Extras(NamedTuple):
-    """z = scale_a * scale_b * sums + bias; y = act(z) + residual, or gated: act(z[0]) * z[1] + residual.
-
-    out, z (or None): where y and z go. SCALE_A, SCALE_B: None, "one" number, or "rows" or "columns": one for each. N:
-    columns of y. stride: elements from row to row of the residual (or None). REDUCE: "sum", "squares" or "max" of each
-    row of y is combined into reduced[row] (fp32), None: not. SIDE: 0, or gated: columns of one matrix that lie beside
-    as many of the other in a product. Vectors of the second matrix lie N behind those of the first."""
+    """z = scale_a * scale_b * sums + bias; y = act(z) + residual, or gated: act(z[0]) * z[1] + residual
+    (docs/modules.md)."""
 
     out: Any
     z: Any

@@ -35,14 +35,8 @@ def accumulate(p, at):
 
 @tilejit.kernel
 def promote(p, at):
-    """fp8 with scales: every block's products are multiplied by theirs, and added to an fp32 sum in registers, as
-    DeepGEMM does (github.com/deepseek-ai/DeepGEMM).
-
-    p.step: a descriptor of the rows' scales, transposed, in blocks [1, rows] (None: there is none), those scales (one a
-    row and block of K), how many rows they have, their strides down and across; the scales of blocks of 128 x 128 of
-    the other operand, their strides from matrix to matrix, down and across. All are fp32. The rows are A's, or p.SWAP:
-    B's. K is not 0.
-    """
+    """fp8 with scales: every block's products are multiplied by theirs, and added to an fp32 sum in registers
+    (docs/modules.md)."""
     scale_desc, row_scales, rows, down, across, block_scales, apart, block_down, block_across = p.step
     SIZE: tl.constexpr = p.BN if p.SWAP else p.BM
     mine = at.n if p.SWAP else at.m

@@ -27,6 +27,7 @@ from tilejit.compat.triton.language import (  # noqa: E402  (these names last)
 from tilejit.compat.triton.language.extra import libdevice  # noqa: E402
 
 random = semantic = standard
+str_to_ty = core.str_to_ty
 
 
 def __getattr__(name: str) -> Any:

@@ -7,9 +7,10 @@ from tilejit import language as _language
 from tilejit.compat.triton import _names
 from tilejit.compat.triton.language._extern import extern, extern_elementwise
 from tilejit.frontend.functions import constexpr_function
-from tilejit.ir.types import DTYPES, DType
+from tilejit.ir.types import DTYPES, DType, Ptr
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import Compound as base_value
+from tilejit.language.tensor import block_type, constexpr_type, tensor_descriptor_type, tuple_type
 
 globals().update({k: v for k, v in vars(_language).items() if not k.startswith("_")})
 
@@ -20,6 +21,25 @@ def get_int_dtype(bitwidth: int, signed: bool) -> DType:
     if name not in DTYPES:
         raise ValueError(f"Unsupported bitwidth {bitwidth} and signedness {signed}")
     return DTYPES[name]
+
+
+#: scalars by Triton's short names
+_SCALARS = {t.name if t.is_floating() else t.mangle(): t for t in (
+    *DTYPES.values(), _language.float8e4b8, _language.float8e5b16)} | {"u1": DTYPES["int1"], "i1": DTYPES["int1"]}
+
+
+def str_to_ty(name: Any, c: Any) -> Any:
+    """The type of a text of Triton's signatures: "*kfp16", "i1", "tensordesc<fp32[16, 32]>", "constexpr" (of c)."""
+    if isinstance(name, tuple):
+        return tuple_type([str_to_ty(x, c) for x in name], getattr(name, "_fields", None))
+    if name[0] == "*":
+        const = name[1] == "k"
+        return Ptr(str_to_ty(name[1 + const:], c), const=const)
+    if name.startswith("tensordesc"):
+        elem, _, shape = name[11:-2].partition("[")
+        block = block_type(str_to_ty(elem, None), tuple(map(int, shape.split(","))))
+        return tensor_descriptor_type(block, *(tuple_type([DTYPES[t]] * len(block.shape)) for t in ("int32", "int64")))
+    return constexpr_type(c) if name.startswith("constexpr") else _SCALARS[name]
 
 
 def is_builtin(fn: Any) -> bool:
@@ -40,4 +60,4 @@ def __getattr__(name: str) -> Any:
     return _names.find(__name__, name)
 
 
-__all__ = ["base_value", "extern", "extern_elementwise", "get_int_dtype", "is_builtin"]
+__all__ = ["base_value", "extern", "extern_elementwise", "get_int_dtype", "is_builtin", "str_to_ty"]

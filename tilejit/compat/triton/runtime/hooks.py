@@ -29,9 +29,9 @@ def type_name(t: Any) -> str:
     if isinstance(t, Ptr):
         return "*" + type_name(t.elem)
     if isinstance(t, Desc):
-        return f"tensordesc<{type_name(t.elem)}{list(t.block_shape)}>"
+        return f"tensordesc<{type_name(t.held)}{list(t.block_shape)}>"
     if isinstance(t, DType) and t.is_int():
-        return f"{'u' if t.kind in ('uint', 'bool') else 'i'}{t.bits}"
+        return f"{'u' if t.family in ('uint', 'bool') else 'i'}{t.bits}"
     return str(t)
 
 
