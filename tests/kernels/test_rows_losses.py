@@ -90,7 +90,25 @@ def test_gradients_of_rows_that_begin_anywhere(columns, dtype):
     with tilejit.knobs(target="emulator"):
         found = cross_entropy_gradient(one, x, t, w, lse.astype(np.float32),
                                        np.full((), own.sum(), np.float32), -100, 0.1, 0.0, 0.0, "mean")
-    assert rel_error(found, d / own.sum()) < (1e-5 if dtype == np.float32 else 1e-2)
+        place = x.copy()
+        each = cross_entropy_(place, t, w, -100, 0.1, reduction="none")
+    bound = 1e-5 if dtype == np.float32 else 1e-2
+    assert rel_error(found, d / own.sum()) < bound and rel_error(place, d) < bound and rel_error(each, loss) < bound
+
+
+@pytest.mark.parametrize("columns, dtype", [(777, np.float16), (1001, np.float32), (9003, np.float16)])
+def test_in_place_in_registers(columns, dtype):
+    """Rows that begin anywhere are vectors in registers; targets are found there, also where a row begins and ends."""
+    x, t, _ = logits_of(10, columns, dtype=dtype)
+    t[:9] = 0, 1, columns - 1, columns - 2, columns // 2, 7, 8, -100, -100
+    loss, d, _, _ = losses64(x, t)
+    t[8] = columns
+    with tilejit.knobs(target="emulator"):
+        each = cross_entropy_(x, t, reduction="none")
+    assert np.isnan(each[8]) and np.isnan(x[8]).all()
+    for i in (*range(8), 9):
+        assert rel_error(x[i], d[i]) < 1e-2 if d[i].any() else not x[i].any()
+        assert abs(each[i] - loss[i]) < 1e-2
 
 
 @pytest.mark.parametrize("shape", [(5, 48), (4, 4096), (4, 4097), (4, 20000), (33000, 3)], ids=str)

@@ -17,12 +17,12 @@ from tilejit.passes.merge_programs import varying
 from tilejit.passes.rows import UNIT, Firsts
 from tilejit.passes.rules import const_of
 
-#: Elements of a row's tile at least: of rows that begin anywhere (fewer are merged, or few); of those that consist of
-#: vectors, alone, with another one or a weight, with two weights.
+#: Elements of a row's tile at least: of rows that begin anywhere; of those that consist of vectors, alone, with another
+#: one or a weight, with two weights.
 LEAST, EVEN = 512, (4096, 16384, 131072)
-#: Elements of a thread at most, of 1, 2, 4, .. warps (negative: such rows are left to shared memory), by how many other
-#: rows and weights there are: of rows that begin anywhere, out of whose vectors others are shifted; of rows and weights
-#: that consist of vectors; of those with weights that programs walk over, from two warps on (docs/scheduling.md).
+#: Elements of a thread at most, of 1, 2, 4, .. warps (negative: left to shared memory), by how many other rows and
+#: weights there are: of rows that begin anywhere; of rows and weights that consist of vectors; of those with weights
+#: that programs walk over (docs/scheduling.md).
 ANYWHERE = (40, 40, 40, 40, 40, 64, 128), (40,)
 IN_VECTORS = (40, 40, 40, 40, 40, 64, 128), (40, 40, 40, 40, 40, 40)
 WALKS = {1: (40, -40, 40, 40, 40, 40, 64), 2: (-40, 40, 40, 40, 40, 64, 64)}
@@ -31,8 +31,7 @@ VECTOR_WALKS, WALKERS = {1: (40, 40, 40, 40, 40, 40, -64, 64), 2: (*(-64,) * 6, 
 #: Warps of a CTA, twice as many where MANY or more have FEW elements a thread, and if more walk more than SOME; how
 #: many of the numbers above are of one CTA, and of walks with 32-bit weights; CTAs of a cluster at most.
 PER, MANY, FEW, SOME, ALONE, WIDE, CTAS = 4, 32, 56, 32, 3, 5, 16
-#: Warps from which on walks keep two weights in shared memory, and one where more than MANY have more than SOME
-#: elements: the CTAs of a cluster take so long to exchange sums that a multiprocessor needs more rows under way.
+#: Warps from which on walks keep two weights in shared memory, and one where more than MANY have more than SOME.
 KEEP = 16
 
 Limits = tuple[int, ...]
@@ -128,6 +127,13 @@ def _is_place(t: Type) -> bool:
     return isinstance(t, Tile) and _counts(t)
 
 
+def _index(v: Value) -> Op | None:
+    op = v.op
+    while isinstance(op, Op) and op.name == "cast":
+        op = op.operands[0].op
+    return op if isinstance(op, Op) and op.name == "arange" else None
+
+
 class Row:
     """The tiles of a function that has one row, of at most `size` elements."""
 
@@ -137,6 +143,7 @@ class Row:
         self.facts: dict[Value, AxisInfo] = {}
         self.places: set[Value] = set()  # tiles of indices and addresses
         self.inside: dict[Value, Value] = {}  # mask -> what it compares indices with
+        self.found: dict[Op, int] = {}  # comparison of places with a number -> which operand that is
         self.first: Op | None = None  # the load that says where the row begins
         self.late: list[Op] = []
         self.varies: set[Value] = set()  # what differs from program to program
@@ -155,7 +162,7 @@ class Row:
             if op.name == "arange" and op.attrs["start"] == 0:
                 self.places.add(op.result)
             elif any(v in self.places for v in op.operands):
-                if op.name == "cmp" and self._ends_the_row(op):
+                if op.name == "cmp" and (self._ends_the_row(op) or self._finds_one(op)):
                     continue
                 if "elementwise" in op.define.traits and op.define.pure and _is_place(op.result.type):
                     self.places.add(op.result)
@@ -168,18 +175,25 @@ class Row:
 
     def _ends_the_row(self, cmp: Op) -> bool:
         index, bound = cmp.operands if cmp.attrs["pred"] == "lt" else reversed(cmp.operands)
-        op = index.op
-        while isinstance(op, Op) and op.name == "cast":
-            op = op.operands[0].op
         end = bound.op
-        if cmp.attrs["pred"] not in ("lt", "gt") or not isinstance(op, Op) or op.name != "arange" or \
-                not isinstance(end, Op) or end.name not in ("splat", "const"):
+        if cmp.attrs["pred"] not in ("lt", "gt") or _index(index) is None or not isinstance(end, Op) or \
+                end.name not in ("splat", "const"):
             return False
         n = end.operands[0] if end.name == "splat" else bound
         if any(x is not n for x in self.inside.values()):
             return False
         self.inside[cmp.result] = n
         return True
+
+    def _finds_one(self, cmp: Op) -> bool:
+        """Whether it compares elements' places with a number."""
+        for i, v in enumerate(cmp.operands):
+            op = v.op
+            if isinstance(op, Op) and op.name == "splat" and elem_of(v.type) == int32 and \
+                    _index(cmp.operands[1 - i]) is not None:
+                self.found[cmp] = i
+                return True
+        return False
 
     def length(self) -> Any:
         """A number, an argument's name, or None."""
@@ -212,7 +226,7 @@ class Row:
         self.unit = UNIT // elem_of(self.first.result.type).bytes  # type: ignore[union-attr]
         even, weights = self._in_vectors(self.first), all(op.operands[0] not in self.varies for op in others)
         walks, wide = VECTOR_WALKS if even else WALKS, any(elem_of(op.result.type).bits == 32 for op in others)
-        self.walks = weights and len(others) in walks and self._linear(self.first.operands[0]) and \
+        self.walks = weights and not self.found and len(others) in walks and self._linear(self.first.operands[0]) and \
             elem_of(self.first.result.type).bits == 16 and not (even and wide)
         forms = dict(enumerate(ANYWHERE if not even else IN_VECTORS if weights else IN_VECTORS[:1]))
         if self.walks:
@@ -283,6 +297,8 @@ class Row:
             return False
         top = less.operands[1].op
         top = top.operands[0].op if isinstance(top, Op) and top.name == "splat" else None
+        if isinstance(top, Op) and top.name == "maximum":  # of that and another number
+            top = top.operands[0].op
         return isinstance(top, Op) and top.name == "reduce" and top.operands[0] is less.operands[0] and \
             top.regions[0].ops[0].name == "maximum"
 
@@ -303,6 +319,11 @@ class Row:
         inside = b("row_inside", shift, end, size=size, **ends)
         for op in (x for x in old[at:] if x not in self.late):
             b.loc = op.loc
+            if op in self.found:
+                at = self.found[op]
+                number = op.operands[at].op.operands[0]  # type: ignore[union-attr]
+                op.operands[at] = b("splat", b("add", number, shift), shape=(size,))
+                op.operands[1 - at] = b("arange", start=0, end=size)
             if not is_row(op):
                 self._insert(op, size, b)
                 continue

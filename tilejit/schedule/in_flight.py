@@ -40,9 +40,7 @@ def warps_anywhere(size: int, block: int, most: int) -> int:
 
 
 def divided(fn: Function, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Options for a cluster where the author asks for none and the rows of a program leave too little room for
-    neighbours; for fewer warps where rows are too short for so many, or begin anywhere (4097 columns of bf16 on an
-    H200, softmax: 0.52 of a copy with 8 warps, 0.80 with 4); None where the author's are as well."""
+    """Options for a cluster, or for fewer warps; None where the author's are as well (docs/modules.md)."""
     if options.get("num_ctas", 1) != 1 or options.get("cluster_split") or options.get("launch_cooperative_grid") or \
             not target_of(fn).hopper:
         return None

@@ -15,9 +15,8 @@ from tilejit.schedule.row_end import RowEnd
 @dataclass(eq=False)
 class Row:
     """A row that lies in shared memory, `count` strips of `size` elements. ctas: CTAs that take strips in turn. `now`:
-    what stands for a value that is no tile like the row, since it was folded from strips. Of a row that begins anywhere
-    a thread may have `each` elements side by side, and strips begin `before` elements ahead of it (row_shift). What is
-    the `same` in all strips stands before the loops over them (`b`)."""
+    what stands for a value that was folded from strips. Of a row that begins anywhere a thread may have `each` elements
+    side by side, and strips begin `before` elements ahead of it. What is the `same` in all stands before them (`b`)."""
 
     shape: tuple[int, ...]
     layout: LinearLayout

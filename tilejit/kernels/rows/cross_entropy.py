@@ -58,7 +58,7 @@ def slope(p, v, cols, t, w, weight_sum, lse, own, kept, factor, columns, smoothi
     total = most if smoothing is None else most + weight_sum * (smoothing / columns)
     if z is not None:
         total += 2.0 * z * lse
-    d = p * total - tl.where(cols == t, most, 0.0)
+    d = p * total - tl.where(cols == t.to(tl.int32), most, 0.0)
     if smoothing is not None:
         d -= w * (smoothing / columns)
     if cap is not None:
@@ -95,14 +95,13 @@ def cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n,
     row, cols, inside = row_tile(n, columns, BLOCK, ROWS)
     t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
     v = capped(x, row * x_pitch + cols, cap, inside)
-    if dx is None:
-        picked = picked_of(x + row * x_pitch, t, kept, columns, cap)
+    picked = picked_of(x + row * x_pitch, t, kept, columns, cap)
     m = row_max(v, ROWS)
+    if dx is not None:  # none has all sums, and writes, before all have read their target's logit
+        m = tl.maximum(m, tl.where(kept & (t >= 0) & (t < columns), picked, -float("inf")))
     e = tl.exp(v - m)
     s = row_sum(e, ROWS)
     logarithm = m + tl.log(s)
-    if dx is not None:  # another CTA may have written there
-        picked = row_sum(tl.where(inside & (cols == t), v, 0.0), ROWS)
     w = 1.0
     weights = columns * 1.0
     values = 0.0

@@ -18,9 +18,7 @@ from tilejit.kernels.rows.tiles import place, put, row_ends, row_sum, whole_unit
 CTA, CTAS, LEAST, STAGES, ALONE = 8192, 16, 2048, 4, 3
 #: Elements of a warp; twice as many where warps that meet hold a multiprocessor up.
 WARP = 512
-#: Steps of a program after which it waits for others that are behind; not where sums of four CTAs and more are found
-#: twice, which takes so long that none gets ahead (layernorm, 32000 columns on an H100: 0.97 of a copy, 0.85 with it),
-#: nor of two with a third row in registers.
+#: Steps of a program after which it waits for others that are behind.
 EVERY = 8
 #: Of a multiprocessor shared memory in bytes, registers, and the least of a thread: of rows in vectors, or by elements.
 SHARED, REGISTERS, LEAST_REGISTERS = 227 << 10, 65536, (128, 160)
@@ -31,18 +29,8 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
                          eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
                          ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, EVERY: tl.constexpr,
                          UNIT: tl.constexpr):
-    """A persistent walk: ROWS rows at a time, then those that lie as many programs on. With h the normalised row and g
-    = grad * weight a row's gradient is (g - mean(g) - h mean(g h)) / deviation, where only CENTRED rows lose mean(g);
-    plus `more`. Sums of grad * h and of grad go to dw and db [programs, columns], or if there are several heads, each
-    of a program's ROWS rows always of the same one, to [programs * ROWS, columns]. Means and deviations are found
-    again: to load those of the forward pass takes longer than a row (H100, 65536 columns: 0.81 of a copy, 0.91).
-    EVERY: see `tl.range(in_step=)`.
-
-    UNIT > 1: rows that begin between UNITs of elements, all of a program's alike. Tiles have the UNITs that a row has
-    whole, and the elements at both its ends are tiles of their own.
-
-    Sums along a row that need not one another stand side by side, so that threads and CTAs meet once for both.
-    """
+    """Sums of grad * h and of grad, h the normalised row, go to dw and db [programs, columns], or of several heads to
+    [programs * ROWS, columns]. UNIT > 1: rows begin between UNITs of elements (docs/modules.md)."""
     first = tl.program_id(0) * ROWS
     if ROWS == 1:
         cols, mine = tl.arange(0, BLOCK), first
