@@ -130,6 +130,23 @@ def test_topk(k, largest):
         np.testing.assert_array_equal(values, np.take_along_axis(x, order, -1))
 
 
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("shape, k, dtype", [((3, 1100), 5, np.float32), ((2, 2049), 8, np.float16), ((1, 20000), 3, np.int32)],
+                         ids=str)
+def test_topk_of_groups(shape, k, dtype, target):
+    """The best of the best groups, of many equal elements, too."""
+    x = (3 * RNG.standard_normal(shape)).astype(dtype)
+    if dtype is not np.int32:
+        x[0, [5, 261, 1090, 13, 900]], x[-1, 300:] = (np.nan, -np.inf, -np.nan, 0.0, np.inf), -np.inf
+    wide = np.where(np.isnan(x), 1e300, np.clip(x.astype(np.float64), -1e299, 1e299))
+    with tilejit.knobs(target=target):
+        for largest in (True, False):
+            values, indices = kernels.topk(x, k, largest)
+            order = np.argsort(-wide if largest else wide, axis=-1, kind="stable")[:, :k]
+            np.testing.assert_array_equal(indices, order)
+            np.testing.assert_array_equal(values, np.take_along_axis(x, order, -1))
+
+
 def test_gradients_of_sorting():
     x, grad = F32[:, :20].copy(), F32[:, 20:25].copy()
     indices = kernels.topk(x, 5)[1]

@@ -1,17 +1,19 @@
 """Sorting and the k greatest elements along rows, with their indices."""
 from __future__ import annotations
 
+from math import isqrt
 from typing import Any
 
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, same
+from tilejit.kernels.rows.sums import better, compared
 from tilejit.kernels.rows.tiles import element_tile, put
 
 WIDEST = 8192
-#: For the greatest: columns of a block, warps, each with a row of its own, and the most elements.
-COLUMNS, ROW_WARPS, MOST_K = 256, 4, 1024
+#: For the greatest: columns of a block, warps, each with a row of its own, and the most elements; the most groups.
+COLUMNS, ROW_WARPS, MOST_K, MOST_GROUPS = 256, 4, 1024, 2048
 #: Elements of a program; of wider rows, those that are sorted at once, and those that are merged.
 ELEMENTS, RUN, MERGED = 2048, 4096, 1024
 #: The most columns that keys of 64 bits know.
@@ -129,7 +131,32 @@ def topk_kernel(x, values, indices, n, columns, pitch, k, LARGEST: tl.constexpr,
         v = tl.load(x + row * pitch + at, (row < n) & (at < columns), other=0)
         key = tl.reshape(key_of(v, at, at < columns, LARGEST, NARROW), (ROWS, BLOCK // K, K))
         best = tl.bitonic_merge(tl.maximum(best, tl.sort(key, 2)), 2, descending=True)
-    best = tl.topk(tl.reshape(best, (ROWS, BLOCK)), K)
+    put_best(x, values, indices, tl.topk(tl.reshape(best, (ROWS, BLOCK)), K), row, n, pitch, k, K)
+
+
+@tilejit.kernel
+def topk_groups_kernel(x, values, indices, n, columns, pitch, k, LARGEST: tl.constexpr, NARROW: tl.constexpr,
+                       K: tl.constexpr, EACH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Elements at the same place in blocks are a group. The K best are of the K groups whose best are the best."""
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    cols = tl.arange(0, BLOCK)[None, :]
+    best = compared(tl.load(x + row * pitch + cols, row < n, other=0))
+    block = tl.zeros((ROWS, BLOCK), tl.int32)
+    for start in tl.range(BLOCK, columns, BLOCK, num_stages=4):
+        inside = (row < n) & (start + cols < columns)
+        v = compared(tl.load(x + row * pitch + start + cols, inside, other=0))
+        more = inside & better(v, best, LARGEST)
+        best, block = tl.where(more, v, best), tl.where(more, start, block)
+    key = key_of(best.to(x.dtype.element_ty), block + cols, row < n, LARGEST, NARROW)
+    group = column_of(tl.topk(key, K)) % BLOCK
+    at = tl.reshape(group[:, :, None] + (tl.arange(0, EACH) * BLOCK)[None, None, :], (ROWS, K * EACH))
+    inside = (row < n) & (at < columns)
+    key = key_of(tl.load(x + row * pitch + at, inside, other=0), at, inside, LARGEST, NARROW)
+    put_best(x, values, indices, tl.topk(key, K), row, n, pitch, k, K)
+
+
+@tilejit.kernel
+def put_best(x, values, indices, best, row, n, pitch, k, K: tl.constexpr):
     i = tl.arange(0, K)[None, :]
     kept = (row < n) & (i < k)
     at = column_of(best)
@@ -180,6 +207,14 @@ def topk(values, indices, x: Array, k: int, largest: bool = True) -> None:
         raise tilejit.LaunchError(f"topk: k must be from 1 to {min(MOST_K, m.columns)}, found {k}")
     most = tilejit.next_power_of_2(k)
     block = max(COLUMNS, 2 * most)
+    groups = min(MOST_GROUPS, max(block, tilejit.next_power_of_2(isqrt(most * m.columns))))
+    each = tilejit.next_power_of_2(tilejit.cdiv(m.columns, groups))
+    if each >= 4 and most * each <= 2 * MOST_GROUPS:
+        rows = min(ROW_WARPS if max(groups, most * each) <= 2 * COLUMNS else 1, tilejit.next_power_of_2(m.n))
+        topk_groups_kernel[(tilejit.cdiv(m.n, rows),)](
+            m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest, NARROW=_narrow(m), K=most, EACH=each,
+            ROWS=rows, BLOCK=groups, num_warps=ROW_WARPS)
+        return
     rows = max(1, min(ROW_WARPS * COLUMNS // block, tilejit.next_power_of_2(m.n)))
     topk_kernel[(tilejit.cdiv(m.n, rows),)](m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest,
                                             NARROW=_narrow(m), K=most, ROWS=rows, BLOCK=block, num_warps=ROW_WARPS)

@@ -76,8 +76,7 @@ def greater(v, w):
 
 @tilejit.kernel
 def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The greatest of each of ROWS rows and its column: of all at the same place in blocks, then the least column of
-    these."""
+    """The greatest of all at the same place in blocks, then the least column of these."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     rows_in = row < n
@@ -85,9 +84,7 @@ def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLO
     block = tl.zeros((ROWS, BLOCK), tl.int32)
     for start in range(BLOCK, columns, BLOCK):
         w = compared(tl.load(x + row * pitch + start + cols, rows_in & (start + cols < columns), other=lowest(x)))
-        more = w > v
-        if w.dtype.is_floating():
-            more = more | ((w != w) & (v == v))
+        more = better(w, v, True)
         v, block = tl.where(more, w, v), tl.where(more, start, block)
     best = tl.reduce(v, 1, greater)[:, None]
     same = v == best
@@ -95,6 +92,14 @@ def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLO
         same = same | (v != v)
     put(values + row, best, rows_in)
     put(indices + row, tl.min(tl.where(same, block + cols, 2147483647), 1)[:, None], rows_in)
+
+
+@tilejit.kernel
+def better(w, v, LARGEST: tl.constexpr):
+    """Whether w is greater than v, or less; NaN is greater than all numbers."""
+    if not w.dtype.is_floating():
+        return w > v if LARGEST else w < v
+    return ~(w <= v) & (v == v) if LARGEST else ~(v <= w) & (w == w)
 
 
 @tilejit.kernel
@@ -178,5 +183,8 @@ def argmax(values, indices, x: Array) -> None:
     m = matrix("argmax", x)
     if not m.columns and m.n:
         raise tilejit.LaunchError("argmax: x has no columns")
-    grid, sizes = _blocks(m.n, m.columns)
+    wide = min(TOGETHER[0], max(ALONE[0], tilejit.next_power_of_2(m.columns)))
+    whole = m.pitch * tilejit.array_info(m.array).dtype.bytes % 16 == 0
+    warps = wide // ALONE[0] if m.columns <= wide else TOGETHER[1]
+    grid, sizes = _blocks(m.n, m.columns, (wide, warps) if whole else None)
     argmax_kernel[grid](m.array, values, indices, m.n, m.columns, m.pitch, **sizes)
