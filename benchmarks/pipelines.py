@@ -59,7 +59,7 @@ def attention(path: Path, clocks: int, keys: int = 768, d: int = 128) -> Timelin
     with tempfile.TemporaryDirectory() as folder:
         line = tilejit.timeline(
             attention_kernel, (1, 1, 1), *blocks, None, 128, keys, d ** -0.5 * LOG2E, 1, 1, Options(), GROUP=1, PACK=1,
-            TAIL=False, SPLIT=1, PARTS=1, PERSISTENT=False, TURNED=False, BM=128, BN=128, D=d, DV=d, num_warps=8,
+            TAIL=False, SPLIT=1, PARTED=False, PERSISTENT=False, TURNED=False, BM=128, BN=128, D=d, DV=d, num_warps=8,
             out=Path(folder, path.name), window=(0, clocks))
         path.write_bytes(Path(folder, path.name).read_bytes())
     scores = q[0, :, 0].astype(np.float64) @ k[0, :, 0].astype(np.float64).T * d ** -0.5

@@ -234,7 +234,7 @@ def test_softmax_and_products_overlap(width: int, rows: int, keys: int, persiste
     shares = Shares("int32", "int32", "int32", "*fp32:16", "*fp32:16")
     opts = Options(Band(right="int32" if causal else None), shares=None if causal or persistent and width > 192 else shares)
     k = attention_kernel.compile(*blocks, "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32", opts, GROUP=1,
-                                 PACK=1, TAIL=causal, SPLIT=1, PARTS=1, PERSISTENT=persistent, TURNED=False, BM=rows,
+                                 PACK=1, TAIL=causal, SPLIT=1, PARTED=False, PERSISTENT=persistent, TURNED=False, BM=rows,
                                  BN=keys, D=width, DV=width, num_warps=rows // 16,
                                  products_ahead=keys * rows == 192 * 128 or None,
                                  ping_pong=width <= 64 and forward.TURNS[rows])

@@ -18,7 +18,7 @@ from tilejit.kernels.attention.cases import Case, Extras
 from tilejit.kernels.attention.decode import decode, parts_of
 from tilejit.kernels.attention.forward import _tiles, keys_of_tile
 from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kernel
-from tilejit.kernels.attention.scores import Options
+from tilejit.kernels.attention.scores import Options, Rows
 from tilejit.testing import rel_error
 
 BF16, F32 = ml_dtypes.bfloat16, np.float32
@@ -144,6 +144,15 @@ def test_few_queries(target: str, sizes: tuple[int, ...], causal: bool, parts: i
     assert np.allclose(lse, logs, atol=1e-5)
 
 
+def test_parts_are_stored_from_registers() -> None:
+    """By vectors, by the threads that have rows that are there."""
+    k = attention_kernel.compile("desc<bf16[1x8x1x8x128]>", *["desc<bf16[1x128x1x128]>"] * 2,
+                                 Rows("*fp32:16", *["int32:16"] * 4), "*fp32", "int32", "int32:16", "fp32", "int32:16", "int32",
+                                 Options(), GROUP=8, PACK=8, TAIL=False, SPLIT=1, PARTED=True, PERSISTENT=False,
+                                 TURNED=False, BM=64, BN=128, D=128, DV=128, num_warps=4)
+    assert "staged" not in k.report() and k.ptx.count("st.global.v4.b32") == 16
+
+
 def test_parts_of_the_keys() -> None:
     """As many programs as the chip has room for, no more parts than blocks, none where the chip is full anyway; the
     fewest of those that leave a program as few blocks."""
@@ -245,7 +254,7 @@ def test_values_in_8_bits_are_turned(keys: int, d: int, block: int) -> None:
 def test_weights_in_8_bits_stay_in_registers(d: int, rows: int, keys: int) -> None:
     fp8 = [f"desc<fp8e4nv[{s}]>" for s in (f"1x{rows}x1x{d}", f"1x{keys}x1x{d}", f"1x1x{d}x{keys}")]
     k = attention_kernel.compile(*fp8, f"desc<bf16[1x{rows}x1x{d}]>", "*fp32", "int32:16", "int32:16", "fp32", "int32", "int32",
-                                 Options(descales=("*fp32",) * 3), GROUP=1, PACK=1, TAIL=False, SPLIT=1, PARTS=1,
+                                 Options(descales=("*fp32",) * 3), GROUP=1, PACK=1, TAIL=False, SPLIT=1, PARTED=False,
                                  PERSISTENT=d < 256, TURNED=True, BM=rows, BN=keys, D=d, DV=d, num_warps=rows // 16)
     assert "of the next iteration is in flight with acc of this one" in k.report()
     assert "goes through registers into" not in k.report()

@@ -79,7 +79,7 @@ def test_pages(page: int) -> None:
 def compiled(keys: int, piece: int, ahead: str | None = None, **options: Any) -> Any:
     blocks = [f"desc<bf16[1x{n}x{w}]>" for n in (64, keys) for w in (piece, 64)]
     return latent_kernel.compile(*blocks, "*fp32:16", "*fp32", None, None, "int32", "int32:16", "fp32",
-                                 "int32:16", "int32", ahead, "int32:16", "int32:16", CAUSAL=False, PARTS=4, BM=64,
+                                 "int32:16", "int32", ahead, "int32:16", "int32:16", CAUSAL=False, PARTED=True, BM=64,
                                  BN=keys, DV=512, PIECE=piece, REST=64, num_warps=8, pointer_tma=False, **options)
 
 

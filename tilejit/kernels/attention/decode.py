@@ -23,6 +23,7 @@ from tilejit.kernels.attention.cases import (
     with_rows,
 )
 from tilejit.kernels.attention.forward_kernel import attention_kernel
+from tilejit.kernels.attention.scores import Rows
 
 #: Rows of a tile: one warpgroup's.
 ROWS = 64
@@ -36,18 +37,18 @@ WEIGHED = 8192
 
 
 @tilejit.kernel
-def combine_kernel(parts, logs, out, lse, sinks, queries, heads, batches, d, batch_stride, row_stride, head_stride,
-                   PARTS: tl.constexpr, COUNT: tl.constexpr, PIECES: tl.constexpr, D: tl.constexpr):
-    """out, and lse if given, of PARTS parts [parts, batch, queries, heads, d] with logarithms [parts, batch, heads,
+def combine_kernel(parts, logs, out, lse, sinks, number, queries, heads, batches, d, batch_stride, row_stride,
+                   head_stride, COUNT: tl.constexpr, PIECES: tl.constexpr, D: tl.constexpr):
+    """out, and lse if given, of so many parts [parts, batch, queries, heads, d] with logarithms [parts, batch, heads,
     queries] of their sums, and sinks if given; COUNT: the next power of two. Programs (queries * PIECES, heads,
     batches) with D elements each."""
     i, head, batch = tl.program_id(0) // PIECES, tl.program_id(1), tl.program_id(2)
     part, columns = tl.arange(0, COUNT), tl.program_id(0) % PIECES * D + tl.arange(0, D)
     where = ((part * batches + batch) * heads + head) * queries + i
-    log = tl.load(logs + where, part < PARTS, other=float("-inf"))
+    log = tl.load(logs + where, part < number, other=float("-inf"))
     # Parts are read before it is known what they weigh; those without keys are zero.
     row = ((part * batches + batch) * queries + i).to(tl.int64) * heads + head
-    inside = (part < PARTS)[:, None] & (columns < d)[None, :]
+    inside = (part < number)[:, None] & (columns < d)[None, :]
     x = tl.load(parts + (row * d)[:, None] + columns[None, :], inside, other=0.0)
     most = tl.max(log, 0)
     if sinks is not None:
@@ -95,28 +96,27 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
     pack = group if group & (group - 1) == 0 else 1
     wide, wide_v = width(d), width(dv)
     bn = keys_of_block(case, 128 if max(wide, wide_v) <= 128 else 64)
-    blocks = tilejit.cdiv(queries * pack, ROWS)
-    programs = blocks * (heads // pack) * batch
-    parts = parts or parts_of(programs, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
-    to, logs, fp32 = out, lse, tilejit.language.float32
+    parts = parts or parts_of(heads // pack * batch, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
+    to, logs, fp32 = _rows(infos_of(out)[0], pack, wide_v).over(out), lse, tilejit.language.float32
     opts = with_rows(options(case, extras, infos), case, k, v, ik, iv)
     if parts > 1:
         opts = opts._replace(sinks=None)
-        to = tilejit.empty_like(q, (parts * batch, queries, heads, dv), fp32)
+        to = Rows(tilejit.empty_like(q, (parts * batch, queries, heads, dv), fp32), queries * heads * dv, heads * dv,
+                  dv, dv)
         logs = tilejit.empty_like(q, (parts, batch, heads, queries), fp32)
     ends = case.high or keys % bn > 0 or extras.used is not None or case.page > 0
     masked = case.low or case.mask is not None
-    attention_kernel[(blocks, heads // pack, batch * parts)](
+    attention_kernel[(parts, heads // pack, batch)](
         _rows(iq, pack, wide).over(q), blocks_of(ik, bn, wide).over(k), blocks_of(iv, bn, wide_v).over(v),
-        _rows(tilejit.array_info(to), pack, wide_v).over(to), logs, queries, keys, factor(case, extras), heads, batch,
-        opts, GROUP=group, PACK=pack, TAIL=ends or masked, SPLIT=0 if masked else 1,
-        PARTS=parts, PERSISTENT=False, TURNED=False, BM=ROWS, BN=bn, D=wide, DV=wide_v, num_warps=4)
+        to, logs, queries, keys, factor(case, extras), heads, batch, opts, GROUP=group, PACK=pack, TAIL=ends or masked,
+        SPLIT=0 if masked else 1, PARTED=parts > 1, PERSISTENT=False, TURNED=False, BM=ROWS, BN=bn, D=wide, DV=wide_v,
+        num_warps=4)
     if parts > 1:
-        combine(to, logs, out, lse, extras.sinks, parts, programs)
+        combine(to.pointer, logs, out, lse, extras.sinks, parts, True)
 
 
-def combine(of_parts: Any, logs: Any, out: Any, lse: Any, sinks: Any, parts: int, programs: int) -> None:
-    """The launch begins early where programs of all parts leave half of the chip free."""
+def combine(of_parts: Any, logs: Any, out: Any, lse: Any, sinks: Any, parts: int, early: bool) -> None:
+    """early: programs start before parts are there, all of them on the few multiprocessors that have room for them."""
     io, = infos_of(out)
     batch, queries, heads, dv = io.shape
     count, wide = tilejit.next_power_of_2(parts), tilejit.next_power_of_2(dv)
@@ -125,8 +125,8 @@ def combine(of_parts: Any, logs: Any, out: Any, lse: Any, sinks: Any, parts: int
         columns //= 2
     pieces = tilejit.cdiv(dv, columns)
     combine_kernel[(queries * pieces, heads, batch)](
-        of_parts, logs, out, lse, sinks, queries, heads, batch, dv, *io.strides[:3], PARTS=parts, COUNT=count,
-        PIECES=pieces, D=columns, num_warps=4, launch_pdl=2 * programs * parts <= chip or None)
+        of_parts, logs, out, lse, sinks, parts, queries, heads, batch, dv, *io.strides[:3], COUNT=count, PIECES=pieces,
+        D=columns, num_warps=4, launch_pdl=early or None)
 
 
 def _rows(x: ArrayInfo, pack: int, columns: int) -> tilejit.TensorDescriptor:

@@ -215,7 +215,7 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     if case.high and not persistent:  # a power of two of heads
         together = min(heads & -heads, 1 << max(1, STAYS // size).bit_length() - 1)
     kernel = attention_kernel.partial(
-        GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTS=1,
+        GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTED=False,
         PERSISTENT=persistent, TURNED=eight, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16,
         products_ahead=ahead or None, ping_pong=turns, TOGETHER=together)
     grid = (min(chip, count),) if persistent else (blocks * together, heads // together, batch)

@@ -136,7 +136,8 @@ def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin
 
 @tilejit.kernel
 def give(acc, most, total, RAISED: tl.constexpr, out_desc, lse, queries, begin, head, kv_head, batch, part, heads,
-         batches, at, opts, GROUP: tl.constexpr, PACK: tl.constexpr, BM: tl.constexpr, DV: tl.constexpr):
+         batches, at, opts, GROUP: tl.constexpr, PACK: tl.constexpr, BM: tl.constexpr, DV: tl.constexpr,
+         PARTED: tl.constexpr = False):
     """Store BM rows from `begin` on, and the logarithms of their sums (RAISED: as `step` has them for values in 8
     bits)."""
     rows = tl.arange(0, BM)
@@ -165,6 +166,14 @@ def give(acc, most, total, RAISED: tl.constexpr, out_desc, lse, queries, begin, 
         over = over * tl.load(opts.descales[2] + batch * (heads // GROUP) + kv_head)
     if opts.mods.dropout is not None:
         over = over * (1.0 / (1.0 - opts.mods.dropout))
+    if PARTED:
+        # Through shared memory and TMA rows that nobody asks for would go, too.
+        query, columns = begin // PACK + tl.arange(0, BM) // PACK, tl.arange(0, DV)
+        start = out_desc.pointer + ((part * batches + batch).to(tl.int64) * out_desc.page + query * out_desc.row
+                                    + of_rows * out_desc.head)
+        tl.store(start[:, None] + columns[None, :], acc * over[:, None],
+                 (query < queries)[:, None] & (columns < out_desc.d)[None, :])
+        return
     out = (acc * over[:, None]).to(out_desc.dtype)
     if PACK > 1:
         out_desc.store([part * batches + batch, begin // PACK, head, 0, 0], out.reshape([1, BM // PACK, 1, PACK, DV]))
@@ -179,7 +188,7 @@ def give(acc, most, total, RAISED: tl.constexpr, out_desc, lse, queries, begin, 
 @tilejit.kernel
 def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, begin, head, batch, part, heads,
                       batches, opts, GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
-                      PARTS: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+                      PARTED: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
                       DV: tl.constexpr, slot=-1, start=0, stop=0, BEHIND: tl.constexpr = False):
     """BM rows from `begin` on: queries of one head, or those of PACK heads. Blocks of keys that nothing masks come
     ahead of the others. BEHIND: all rows may lie behind the queries, and walk no keys then. slot: where the sums of
@@ -219,8 +228,8 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
                                 prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True)
     else:
         low = low // BN * BN
-        if PARTS > 1:
-            each = tl.cdiv(tl.cdiv(tl.maximum(high - low, 0), BN), PARTS) * BN
+        if PARTED:
+            each = tl.cdiv(tl.cdiv(tl.maximum(high - low, 0), BN), tl.num_programs(0)) * BN
             low = low + part * each
             high = tl.minimum(high, low + each)
         if opts.shares is not None:
@@ -242,7 +251,7 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
                                     prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True)
     if slot < 0:
         give(acc, most, total, k_desc.dtype.primitive_bitwidth == 8, out_desc, lse, queries, begin, head, kv_head,
-             batch, part, heads, batches, at, opts, GROUP, PACK, BM, DV)
+             batch, part, heads, batches, at, opts, GROUP, PACK, BM, DV, PARTED)
     elif opts.shares is not None:
         where = rows[:, None] * DV + tl.arange(0, DV)[None, :]
         tl.store(opts.shares.sums + slot.to(tl.int64) * (BM * DV) + where, acc)
@@ -298,20 +307,15 @@ def join_kernel(out_desc, lse, queries, keys, heads, batches, opts, RAISED: tl.c
 @tilejit.kernel
 def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, heads, batches, opts,
                      GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
-                     PARTS: tl.constexpr, PERSISTENT: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
+                     PARTED: tl.constexpr, PERSISTENT: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
                      BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, TOGETHER: tl.constexpr = 1):
     """Descriptors of [batch, sequence, heads, d] with blocks [1, BM or BN, 1, D or DV]; GROUP query heads share one of
     keys and values. lse: None, or [parts, batch, heads, queries], of sequences one after another [heads, queries in
     all]. scale: of products, times log2(e) where nothing else changes scores. opts: `scores.Options`.
 
-    TAIL: some block of keys is masked. SPLIT: `cases.split_of`. PACK: rows are queries of so many heads, all that share
-    one of keys (q_desc and out_desc are [batch, sequence, kv heads, PACK, d] then). PARTS: so many programs have a part
-    of the keys each; out_desc has their results (fp32) one after another along the batch.
-
-    Programs (query blocks * TOGETHER, heads / TOGETHER, batches * PARTS); in one dimension one for each block and share
-    (opts.shares), or fewer that take one block after the other (PERSISTENT: the next one's keys are loaded while this
-    one's result is stored). Blocks with the most keys come first, of TOGETHER heads at a time. TURNED: v_desc is of
-    what `turn_kernel` makes, with blocks [1, 1, DV, BN]."""
+    PACK: rows are queries of so many heads, all that share one of keys (q_desc and out_desc are [batch, sequence, kv
+    heads, PACK, d] then). PARTED: programs have a part of the keys each, and all queries; out_desc (`scores.Rows`) has
+    their results (fp32) one after another along the batch. TURNED: v_desc is of what `turn_kernel` makes."""
     if PERSISTENT:
         blocks, each, own, shares = tl.cdiv(queries, BM), tl.num_programs(0), tl.program_id(0), opts.shares
         slot, start, stop = -1, 0, keys
@@ -357,11 +361,13 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
                 number = tl.where(i % 2 == 0, blocks - 1 - first, first)
                 number = tl.where((i % 2 == 1) & (first == blocks - 1 - first), blocks, number)
             queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM, head % heads,
-                              head // heads, 0, heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN,
+                              head // heads, 0, heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTED, TURNED, BM, BN,
                               D, DV, slot, start, stop, opts.band.right is not None and TOGETHER == 1)
     else:
         number, head = (tl.num_programs(0) - 1 - tl.program_id(0)) // TOGETHER, tl.program_id(0) % TOGETHER
-        head, batch, part = tl.program_id(1) * TOGETHER + head, tl.program_id(2) // PARTS, tl.program_id(2) % PARTS
+        head, batch, part = tl.program_id(1) * TOGETHER + head, tl.program_id(2), 0
+        if PARTED:
+            number, head, part = 0, tl.program_id(1), tl.program_id(0)
         slot, start, stop = -1, 0, keys
         if opts.shares is not None:
             tile = tl.program_id(0)
@@ -370,5 +376,5 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
             head, number = numbered(tile, tl.cdiv(queries, BM), heads * batches, opts.band)
             head, batch = head % heads, head // heads
         queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM, head, batch, part,
-                          heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTS, TURNED, BM, BN, D, DV, slot, start,
+                          heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTED, TURNED, BM, BN, D, DV, slot, start,
                           stop)

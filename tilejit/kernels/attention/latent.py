@@ -49,22 +49,22 @@ def fetch(keys, pitch, count, DV: tl.constexpr):
 
 @tilejit.kernel
 def latent_kernel(q_desc, q_rest, cache, cache_rest, out, logs, used, pages, queries, keys, scale, heads, batches,
-                  ahead, down, pitch, CAUSAL: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+                  ahead, down, pitch, CAUSAL: tl.constexpr, PARTED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
                   DV: tl.constexpr, PIECE: tl.constexpr, REST: tl.constexpr):
     """q [batch, queries * heads, d] in blocks [1, BM, PIECE] and, behind DV elements, [1, BM, REST]; the cache alike
-    with BN keys; out [batch, queries * heads, DV] in blocks [1, BM, PIECE]; of several parts the array [PARTS, batch,
-    queries * heads, DV] in fp32; logs [PARTS, batch, heads, queries]. scale: times log2(e). ahead: None or the cache,
-    whose keys are `pitch` elements apart, sequences `down`: programs that share keys have L2 fetch a part of the next
-    block each. Programs (blocks of rows, batches * PARTS)."""
-    begin, batch, part = tl.program_id(0) * BM, tl.program_id(1) // PARTS, tl.program_id(1) % PARTS
+    with BN keys; out [batch, queries * heads, DV] in blocks [1, BM, PIECE]; PARTED: an array [parts,
+    batch, queries * heads, DV] in fp32; logs [parts, batch, heads, queries]. scale: times log2(e). ahead: None or the
+    cache, whose keys are `pitch` elements apart, sequences `down`: programs that share keys have L2 fetch a part of
+    the next block each. Programs (blocks of rows, parts, batches)."""
+    begin, batch, part = tl.program_id(0) * BM, tl.program_id(2), tl.program_id(1)
     count = keys
     if used is not None:
         count = tl.minimum(keys, tl.load(used + batch))
     row = begin + tl.arange(0, BM)
     low = 0
     high = count
-    if PARTS > 1:
-        each = tl.cdiv(tl.cdiv(count, BN), PARTS) * BN
+    if PARTED:
+        each = tl.cdiv(tl.cdiv(count, BN), tl.num_programs(1)) * BN
         low, high = part * each, tl.minimum(count, part * each + each)
     q, acc = (), ()
     for i in tl.static_range(DV // PIECE):
@@ -112,7 +112,7 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out, logs, used, pages, que
     to = part * batches + batch
     start = to.to(tl.int64) * queries * heads + row
     for i in tl.static_range(DV // PIECE):
-        if PARTS > 1:
+        if PARTED:
             columns = i * PIECE + tl.arange(0, PIECE)
             tl.store(out + start[:, None] * DV + columns[None, :], acc[i] * over, (row < queries * heads)[:, None])
         else:
@@ -170,8 +170,8 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
         lse = tilejit.empty_like(q, (batch, heads, queries), fp32)
     if not rows or not batch:
         return out, lse
-    programs = tilejit.cdiv(rows, ROWS) * batch
-    parts = parts or parts_of(programs, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
+    programs, chip = tilejit.cdiv(rows, ROWS) * batch, tilejit.multiprocessors(iq.device)
+    parts = parts or parts_of(programs, tilejit.cdiv(keys, bn), chip)
     long = rows > ROWS and not page and keys >= LONG * parts and tilejit.chip() != "sm_80"
     if long:
         bn, piece = LONG_KEYS, LONG_PIECE
@@ -190,15 +190,15 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
     if page:
         each = Rows(cache, ic.strides[0], ic.strides[1], 0, d) if page % LEAST_KEYS else None
         listed = Pages(pages, ip.strides[0], tilejit.language.constexpr(page), each)
-    latent_kernel[(tilejit.cdiv(rows, ROWS), batch * parts)](
+    latent_kernel[(tilejit.cdiv(rows, ROWS), parts, batch)](
         blocks(q, ROWS, piece, *of_q), blocks(q, ROWS, REST, *of_q), blocks(cache, bn, piece, *of_cache),
         blocks(cache, bn, REST, *of_cache),
         to if parts > 1 else blocks(out, ROWS, piece, (batch, rows, dv), (io.strides[0], io.strides[2], 1)), logs,
         used_keys, listed, queries, keys, scale * LOG2E, heads, batch, near, *ic.strides[:2], CAUSAL=causal,
-        PARTS=parts, BM=ROWS, BN=bn, DV=dv, PIECE=piece, REST=REST, num_warps=8, products_ahead=False,
+        PARTED=parts > 1, BM=ROWS, BN=bn, DV=dv, PIECE=piece, REST=REST, num_warps=8, products_ahead=False,
         pointer_tma=False)
     if parts > 1:
-        combine(to, logs, out, lse, None, parts, programs)
+        combine(to, logs, out, lse, None, parts, 2 * programs * parts <= chip)
     return out, lse
 
 
