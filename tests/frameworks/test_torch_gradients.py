@@ -71,12 +71,46 @@ def test_bf16():
     agree(kernels.add, torch.add, leaves((4, 30), (4, 30), dtype=torch.bfloat16), 1e-2)
 
 
+def act(x, activation):
+    return {None: lambda x: x, "relu": torch.relu, "gelu": F.gelu, "silu": F.silu}[activation](x)
+
+
 @pytest.mark.parametrize("activation", [None, "relu", "gelu", "silu"])
 def test_matmul(activation):
-    act = {None: lambda x: x, "relu": torch.relu, "gelu": F.gelu, "silu": F.silu}[activation]
-    a, b, bias = leaves((48, 64), (64, 80), (80,), dtype=torch.float16)
-    agree(lambda a, b, bias: kernels.matmul(a, b, bias, activation), lambda a, b, bias: act(a @ b + bias),
-          [a, b, bias], 3e-3)
+    agree(lambda a, b, bias: kernels.matmul(a, b, bias, activation), lambda a, b, bias: act(a @ b + bias, activation),
+          leaves((48, 64), (64, 80), (80,), dtype=torch.float16), 3e-3)
+
+
+#: name -> (shapes of a, b and what else has a gradient, the function of those, the same in float64)
+PRODUCTS = {
+    **{f"batched {a} {b} {activation}": (
+        ((a, 24, 16), (b, 16, 40), (40,)), lambda *x, f=activation: kernels.batched_matmul(*x, f),
+        lambda a, b, bias, f=activation: act(a @ b + bias, f))
+       for a, b, activation in ((3, 3, None), (3, 3, "relu"), (3, 1, "silu"), (1, 3, "gelu"), (1, 1, "relu"))},
+    "batched without a bias, in fp32": (
+        ((2, 8, 16), (2, 16, 24)), lambda a, b: kernels.batched_matmul(a, b, out_dtype=torch.float32), torch.bmm),
+    "stream-k": (((24, 256), (256, 40), (40,)), lambda *x: kernels.matmul_streamk(*x, "gelu", split=2),
+                 lambda a, b, bias: F.gelu(a @ b + bias)),
+    "scaled": (((33, 20), (20, 17), (17,)), lambda *x: kernels.matmul(*x, "silu", scale_a=torch.ones(1) / 2, scale_b=torch.ones(1) * 3),
+               lambda a, b, bias: F.silu(1.5 * (a @ b) + bias)),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name, compiled):
+    shapes, ours, theirs = PRODUCTS[name]
+    ours = torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours
+    agree(ours, theirs, leaves(*shapes, dtype=torch.float16), 3e-3)
+
+
+def test_products_without_a_gradient():
+    a, b = leaves((16, 32), (32, 16), dtype=torch.float16)
+    scale = torch.ones(1, requires_grad=True)
+    with pytest.raises(LaunchError, match="no gradient of scale_a: detach it"):
+        kernels.matmul(a, b, scale_a=scale).sum().backward()
+    with pytest.raises(LaunchError, match="products of fp8, or with scales of rows or columns, have no gradient"):
+        kernels.matmul(a.to(torch.float8_e4m3fn), b.T.contiguous().T.to(torch.float8_e4m3fn)).sum().backward()
 
 
 def test_matmul_of_a_transposed_weight_and_another_dtype():

@@ -28,6 +28,10 @@ ATTENTION = (*[None] * 7, [], [], [-1, 0, -1, -1, -1, -1, *[0] * 7], [0.125, 0.0
 SAMPLES = {
     "matmul": lambda t: [(t(16, 32, dtype=HALF), t(32, 16, dtype=HALF)),
                          (t(16, 32, dtype=HALF), t(32, 16, dtype=HALF), t(16, dtype=HALF), "relu")],
+    "matmul_streamk": lambda t: [(t(16, 32, dtype=HALF), t(32, 16, dtype=HALF), t(16, dtype=HALF), "gelu")],
+    "batched_matmul": lambda t: [(t(3, 16, 32, dtype=HALF), t(1, 32, 16, dtype=HALF), t(16, dtype=HALF), "silu")],
+    "product_gradient": lambda t: [(t(16, 24, dtype=HALF), t(16, 32, dtype=HALF), t(32, 24, dtype=HALF), t(24, dtype=HALF), "silu",
+                                    True, wanted, wanted) for wanted in (True, False)],
     "attention": lambda t: [(*[t(1, 8, 2, 64, dtype=HALF) for _ in range(3)], t(2), *ATTENTION)],
     "attention_gradient": lambda t: [(t(1, 8, 2, 64, dtype=HALF), t(1, 2, 8), t(1, 8, 2, 64, dtype=HALF), t(1, 2, 8),
                                       *[t(1, 8, 2, 64, dtype=HALF) for _ in range(3)], t(2), *ATTENTION)],
@@ -55,7 +59,6 @@ SAMPLES = {
     "sort_gradient": lambda t: [(t(16, 32), t(16, 32), t(16, 32).argsort(-1))],
     "topk_gradient": lambda t: [(t(16, 5), t(16, 32), t(16, 32).argsort(-1)[:, :5].contiguous())],
     "sum_gradient": lambda t: [(t(16), t(16, 32))], "mean_gradient": lambda t: [(t(16), t(16, 32))],
-    "activation_gradient": lambda t: [(t(16, 32, dtype=HALF), t(16, 32, dtype=HALF), "gelu")],
 }
 #: Arguments of which there is no gradient.
 WITHOUT = ("mask", "cos", "sin", "target")

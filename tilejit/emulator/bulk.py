@@ -1,4 +1,3 @@
-"""One-dimensional bulk copies and reductions, and the asynchronous stores st.async and red.async."""
 from __future__ import annotations
 
 import numpy as np

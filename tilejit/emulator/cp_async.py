@@ -1,4 +1,3 @@
-"""cp.async: 4, 8 or 16 bytes a thread, its groups, and its arrivals on mbarriers."""
 from __future__ import annotations
 
 from collections.abc import Hashable

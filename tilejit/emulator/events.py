@@ -1,4 +1,3 @@
-"""Execution events: what a listener (the sanitizer, a timeline) may hear while a kernel runs, in order."""
 from __future__ import annotations
 
 from collections.abc import Sequence

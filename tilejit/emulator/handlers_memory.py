@@ -1,4 +1,3 @@
-"""How memory, warp, control and asynchronous instructions become rows or externals."""
 from __future__ import annotations
 
 from tilejit.emulator.decode import Decoder, External, decodes, width_of

@@ -1,4 +1,3 @@
-"""One cluster of CTAs while it runs."""
 from __future__ import annotations
 
 import ctypes

@@ -1,4 +1,3 @@
-"""mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")."""
 from __future__ import annotations
 
 from collections.abc import Hashable

@@ -1,4 +1,3 @@
-"""Bit patterns of the narrow formats as float32 arrays."""
 from __future__ import annotations
 
 from functools import lru_cache

@@ -1,5 +1,3 @@
-"""Which warp runs next, for how long, and when asynchronous operations happen (docs/emulator.md, "What a schedule is").
-"""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

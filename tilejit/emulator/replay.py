@@ -1,4 +1,3 @@
-"""The timeline's logical clock, not a measurement: replays recorded actions (docs/emulator.md, "Seeing a pipeline")."""
 from __future__ import annotations
 
 import heapq

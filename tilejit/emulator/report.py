@@ -1,4 +1,3 @@
-"""What a launch in the emulator found and how much it did."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field

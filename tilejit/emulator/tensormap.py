@@ -1,5 +1,3 @@
-"""Tensor maps: the emulator's own `cuTensorMapEncodeTiled`, with the driver's checks (CUDA driver API), and its reader.
-"""
 from __future__ import annotations
 
 import struct

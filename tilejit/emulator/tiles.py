@@ -1,4 +1,3 @@
-"""Tiles of a tensor map: which global memory a box covers, and how its bytes lie in shared memory."""
 from __future__ import annotations
 
 from functools import lru_cache

@@ -1,4 +1,3 @@
-"""Records what each warp did in order; `replay.py` gives times."""
 from __future__ import annotations
 
 import re

@@ -1,4 +1,3 @@
-"""TMA: tensor tiles between global and shared memory, reductions, and tensor maps edited on the device."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,3 @@
-"""Hands the virtual machine's trace records to a listener."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

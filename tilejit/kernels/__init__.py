@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 
 #: module -> the names that it gives (of modules of gradients, what they are of)
 _HOMES = {
-    "add": "add", "attention": "attention attention_blocks latent_attention", "batched": "batched_matmul",
+    "add": "add", "attention": "attention attention_blocks latent_attention",
     "fused": "fused_matmul gated_matmul swiglu", "grouped": "grouped_matmul masked_grouped_matmul",
-    "matmul": "plan", "product.plain": "matmul_kernel", "matmul_gradient": "matmul", "mixed": "weight_only_matmul",
+    "matmul": "plan", "product.plain": "matmul_kernel", "matmul_gradient": "batched_matmul matmul matmul_streamk",
+    "mixed": "weight_only_matmul",
     "rows.gates": "glu relu_squared", "rows.norm_gradients": "add_layernorm add_rmsnorm layernorm rmsnorm",
-    "rows.softmax": "log_softmax softmax", "scaled": "matmul_blockscaled", "streamk": "matmul_streamk",
+    "rows.softmax": "log_softmax softmax", "scaled": "matmul_blockscaled",
     "rows.cross_entropy": "cross_entropy cross_entropy_", "rows.rope": "rope",
     "rows.sums": "argmax cumsum mean sum", "rows.sorting": "sort topk", "rows.dropout": "dropout",
     "rows.embedding": "embedding", "rows.transpose": "transpose", "rows.quantisation": "dequantise quantise",

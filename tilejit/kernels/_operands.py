@@ -137,13 +137,13 @@ def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...] = DT
                                   "the tensor cores transpose 16-bit elements only")
 
 
-def new(a: Any, b: Any, dtype: Any = None, beside: int = 1) -> Any:
+def new(a: Any, b: Any, out_dtype: Any = None, beside: int = 1) -> Any:
     """For a @ b, of a dtype or of a's (8-bit inputs give bf16). beside: matrices whose columns b has."""
     ia, ib = infos_of(a, b)
     shape = [*ia.shape[:-1], *[n // beside for n in ib.shape[-1:]]]
     if len(ia.shape) == len(ib.shape) == 3:
         shape[0] = max(shape[0], ib.shape[0])
-    return tilejit.empty_like(a, tuple(shape), dtype or (tl.bfloat16 if ia.dtype.bytes == 1 else ia.dtype))
+    return tilejit.empty_like(a, tuple(shape), out_dtype or (tl.bfloat16 if ia.dtype.bytes == 1 else ia.dtype))
 
 
 def result(what: str, info: ArrayInfo, shape: tuple[int, ...], at: int, name: str = "out",

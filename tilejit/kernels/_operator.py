@@ -70,6 +70,11 @@ class Declaration:
             made.append(None if like is None else out if out is not None else new(*like[:3]))
         return made
 
+    def fake(self, *args: Any, **given: Any) -> Any:
+        values = {**{p.name: p.default for p in self.arguments}, **dict(zip([p.name for p in self.arguments], args)),
+                  **given}
+        return self.returned(self.allocated(values, {}), values)
+
     def returned(self, made: Sequence[Any], values: Mapping[str, Any]) -> Any:
         """A result that a call has not is an array without elements."""
         if None in [x if x is None else 0 for x in made]:
@@ -112,38 +117,54 @@ def operator(mutates: Sequence[str] = (), replay: bool = True,
             body(*made, *[values[n] for n in names])
             return declared.returned(made, values)
 
-        def fake(*args: Any, **given: Any) -> Any:
-            values = {**defaults, **dict(zip(names, args)), **given}
-            return declared.returned(declared.allocated(values, {}), values)
-
         call.__name__, call.__qualname__, call.__doc__, call.__module__ = name, name, body.__doc__, body.__module__
         call.__signature__ = signature  # type: ignore[attr-defined]
-        call.declared = declared  # type: ignore[attr-defined]
-        return tilejit.torch_op(f"tilejit::{name}", declared.schema(), mutates=mutates, fake=fake,
-                                replay=replay)(call)
+        return _registered(declared, call, replay)
 
     return declare
 
 
-def gradient(op: Any, *of: str | tuple[str, ...]) -> Callable[[Any], Any]:
+def _registered(declared: Declaration, fn: Callable[..., Any], replay: bool = True) -> Any:
+    fn.declared = declared  # type: ignore[attr-defined]
+    return tilejit.torch_op(f"tilejit::{declared.name}", declared.schema(), mutates=declared.mutates,
+                            fake=declared.fake, replay=replay)(fn)
+
+
+def function(rule: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Declare an operator by a host function that makes its result (as of `operator`, by `rule`) itself. torch gives it
+    the arguments that are annotated with types of torch's."""
+    def declare(fn: Callable[..., Any]) -> Any:
+        arguments = tuple(p for p in inspect.signature(fn).parameters.values() if p.annotation in _TYPES)
+        needs = tuple(n for n in inspect.signature(rule).parameters if n in [p.name for p in arguments])
+        return _registered(Declaration(fn.__name__, arguments, (Result("out", rule, needs),), ()), fn)
+
+    return declare
+
+
+def gradient(op: Any, *of: str | tuple[str, ...], passed: str = "",
+             only: tuple[str, Any] | None = None) -> Callable[[Any], Any]:
     """Make the operator that follows the gradient of `op`: its results are the gradients of the arguments `of`, where a
-    tuple names arguments that have the same gradient.
+    tuple names arguments that have the same gradient; that of the argument `passed` is the result's.
 
     Its arguments are found by name: `grad` (or `grad_NAME` of several results) is the gradient of a result; a result's
-    name or an argument's is what that was; `wants_NAME`: whether a gradient of that argument is asked for.
+    name or an argument's is what that was; `wants_NAME`: whether a gradient of that argument is asked for. Those with
+    defaults are left out where `op` has no such argument. only: an argument and its value where the one result, if it
+    has a default, is kept.
     """
     def attach(g: Any) -> Any:
-        _wire(op, g, tuple((n,) if isinstance(n, str) else n for n in of))
+        _wire(op, g, tuple((n,) if isinstance(n, str) else n for n in of), passed, only)
         return g
 
     return attach
 
 
-def _wire(op: Any, g: Any, of: tuple[tuple[str, ...], ...]) -> None:
+def _wire(op: Any, g: Any, of: tuple[tuple[str, ...], ...], passed: str, only: tuple[str, Any] | None) -> None:
     declared: Declaration = op.fn.declared
     names, results = [p.name for p in declared.arguments], [r.name for r in declared.results]
     gradients = ["grad"] if len(results) == 1 else [f"grad_{r}" for r in results]
-    needed = [p.name for p in g.fn.declared.arguments]
+    optional = [p.name for p in g.fn.declared.arguments if p.default is not p.empty]
+    needed = [p.name for p in g.fn.declared.arguments
+              if p.name not in optional or p.name in names or only and p.name in results]
     kept = [n for n in needed if n not in gradients and not n.startswith("wants_")]
     unknown = {*kept} - {*names, *results} | {n for group in of for n in group} - {*names}
     if unknown:
@@ -153,9 +174,12 @@ def _wire(op: Any, g: Any, of: tuple[tuple[str, ...], ...]) -> None:
     at = {**{n: f"inputs[{i}]" for i, n in enumerate(names)},
           **{r: "output" if len(results) == 1 else f"output[{i}]" for i, r in enumerate(results)}}
     asked = {n: f"_asked[{i}]" for i, n in enumerate(names)}
-    lacking = [n for n in names if not any(n in group for group in of)]
+    if only:
+        at[results[0]] += f" if {at[only[0]]} == {only[1]!r} else None"
     alone = len(g.fn.declared.results) == 1
-    found = {n: "_found" if alone else f"_found[{i}]" for i, group in enumerate(of) for n in group}
+    found = {n: "_found" if alone else f"_found[{i}]" for i, group in enumerate(of) for n in group} | {passed: "grad"}
+    lacking = [n for n in names if n not in found]
+    given = [asked[n[6:]] if n.startswith("wants_") else f"{n}={n}" if n in optional else n for n in needed]
     text = [
         "def keep(ctx, inputs, output):",
         f"    ctx.save_for_backward({', '.join(at[n] for n in arrays)})",
@@ -166,7 +190,7 @@ def _wire(op: Any, g: Any, of: tuple[tuple[str, ...], ...]) -> None:
         *([f"    if {' or '.join(asked[n] for n in lacking)}: _refuse(_asked)"] if lacking else []),
         *([f"    {', '.join(arrays)}, = _ctx.saved_tensors"] if arrays else []),
         *([f"    {', '.join(rest)}, = _ctx.rest"] if rest else []),
-        f"    _found = _g({', '.join(asked[n[6:]] if n.startswith('wants_') else n for n in needed)})",
+        f"    _found = _g({', '.join(given)})",
         "    return " + ", ".join(f"{found[n]} if {asked[n]} else None" if n in found else "None" for n in names)]
 
     def refuse(asked: tuple[bool, ...]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import tilejit
 from tilejit.kernels._calls import Work, called
 from tilejit.kernels._operands import Matrix, new
+from tilejit.kernels._operator import Array, DType, function
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.launches import load, multiply, whole
 from tilejit.kernels.matmul import strewn
@@ -25,9 +26,9 @@ IN_L2, FEW_ROWS = 8 * 2 ** 20, 2
 _WHAT = "batched_matmul"
 
 
-@tilejit.replayed
-def batched_matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
-                   out_dtype: Any = None, tiles: Way | None = None) -> Any:
+@function(new)
+def batched_matmul(a: Array, b: Array, bias: Array | None = None, activation: str | None = None, out: Any = None,
+                   out_dtype: DType | None = None, tiles: Way | None = None) -> Any:
     """activation(a[i] @ b[i] + bias) for every i, with fp32 sums.
 
     a [batches, M, K], b [batches, K, N]: bf16, fp16, fp32 (tf32 products) or fp8; each matrix row- or column-major

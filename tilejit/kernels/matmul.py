@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tilejit
 from tilejit.kernels._calls import Work, known_of, place
 from tilejit.kernels._operands import Matrix, new
+from tilejit.kernels._operator import Array, DType, function
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.copy import LINE, NEW, copy, made, pitched, time
 from tilejit.kernels.launches import add
@@ -28,13 +29,10 @@ _TUNED = 8
 _tuned: dict[tuple[Any, ...], str] = {}
 
 
-@tilejit.torch_op("tilejit::matmul", "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, ScalarType? "
-                  "out_dtype=None, Tensor? scale_a=None, Tensor? scale_b=None) -> Tensor",
-                  fake=lambda a, b, bias=None, activation=None, out_dtype=None, **scales: new(a, b, out_dtype),
-                  replay=True)
-def matmul(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None, out_dtype: Any = None, *,
-           scale_a: Any = None, scale_b: Any = None, end: Any = None, end_args: tuple[Any, ...] = (),
-           autotune: bool = False) -> Any:
+@function(new)
+def matmul(a: Array, b: Array, bias: Array | None = None, activation: str | None = None, out: Any = None,
+           out_dtype: DType | None = None, *, scale_a: Array | None = None, scale_b: Array | None = None,
+           end: Any = None, end_args: tuple[Any, ...] = (), autotune: bool = False) -> Any:
     """activation(scale_a * scale_b * (a @ b) + bias) with fp32 sums.
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major; fp8 and fp32 are

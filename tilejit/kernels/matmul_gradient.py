@@ -4,36 +4,65 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
+from tilejit.kernels._operator import Array, gradient, operator
+from tilejit.kernels.batched import batched_matmul
 from tilejit.kernels.matmul import matmul
-from tilejit.kernels.rows.columns import column_sum
-from tilejit.kernels.rows.gates import activation_gradient
+from tilejit.kernels.rows.columns import sum_columns
+from tilejit.kernels.rows.gates import differentiate
+from tilejit.kernels.rows.matrices import contiguous, matrix
+from tilejit.kernels.streamk import matmul_streamk
+
+_WHAT, _OF, _RELU = "gradient of a product", ("a", "b", "bias"), ("activation", "relu")
 
 
-def wants(x: Any) -> bool:
-    return getattr(x, "requires_grad", False)
+@gradient(matmul, *_OF, only=_RELU)
+@gradient(batched_matmul, *_OF, only=_RELU)
+@gradient(matmul_streamk, *_OF, only=_RELU)
+@operator(da=lambda a, wants_a: a if wants_a else None, db=lambda b, wants_b: b if wants_b else None,
+          d_bias=lambda bias, wants_bias: bias if wants_bias else None)
+def product_gradient(da, db, d_bias, grad: Array, a: Array, b: Array, bias: Array | None, activation: str | None,
+                     wants_a: bool, wants_b: bool, wants_bias: bool, scale_a: Array | None = None,
+                     scale_b: Array | None = None, out: Array | None = None) -> None:
+    """dA = dC B^T, dB = A^T dC, and the bias's; gelu and silu need the product once more, relu its result."""
+    scales = scales_of(a, scale_a, scale_b)
+    grad = contiguous(grad)
+    if activation is not None:
+        z = out if out is not None else (matmul if len(a.shape) == 2 else batched_matmul)(
+            a, b, bias, out_dtype=tl.float32, **scales)
+        grad, of = tilejit.empty_like(grad), grad
+        differentiate(_WHAT, grad, of, z, activation)
+    if wants_bias:
+        sum_columns(d_bias, matrix(_WHAT, grad))
+    grad = cast(grad, a)
+    if wants_a:
+        _multiply(grad, b.swapaxes(-1, -2), da, scales)
+    if wants_b:
+        _multiply(a.swapaxes(-1, -2), grad, db, scales)
 
 
-def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
-    a, b, bias, ctx.activation, _, scale_a, scale_b = inputs
-    ctx.scaled = scale_a is not None or scale_b is not None
-    ctx.save_for_backward(a, b, bias, output if ctx.activation == "relu" else None)
+def scales_of(a: Array, *scales: Array | None) -> dict[str, Array]:
+    """Those that are given."""
+    found = {f"scale_{n}": s for n, s in zip("ab", scales) if s is not None}
+    if tilejit.array_info(a).dtype.bytes == 1 or any(max(s.shape, default=1) > 1 for s in found.values()):
+        raise tilejit.LaunchError("products of fp8, or with scales of rows or columns, have no gradient")
+    return found
 
 
-def _backward(ctx: Any, grad: Any) -> tuple:
-    """dA = dC B^T, dB = A^T dC, and the bias's; gelu and silu need the product once more."""
-    a, b, bias, output = ctx.saved_tensors
-    if ctx.scaled or str(a.dtype).startswith("torch.float8"):
-        raise tilejit.LaunchError("matmul: products with scales, or of fp8, have no gradient")
-    grad = grad.contiguous()
-    if ctx.activation is not None:
-        z = output if ctx.activation == "relu" else matmul(a, b, bias, out_dtype=tl.float32)
-        grad = activation_gradient(grad, z, ctx.activation)
-    d_bias = column_sum(grad, bias) if wants(bias) else None
-    if grad.dtype != a.dtype:
-        grad = grad.to(a.dtype)
-    da = matmul(grad, b.T) if wants(a) else None
-    db = matmul(a.T, grad) if wants(b) else None
-    return da, db, d_bias, None, None, None, None
+def cast(x: Array, like: Array) -> Array:
+    if x.dtype == like.dtype:
+        return x
+    y = tilejit.empty_like(x, None, like.dtype)
+    differentiate(_WHAT, y, x, x, None)
+    return y
 
 
-matmul.register_autograd(_backward, setup_context=_keep)
+def _multiply(x: Array, y: Array, out: Array, scales: dict[str, Any]) -> None:
+    """The sum over a stack, where `out` is one matrix."""
+    stack = max(x.shape[0], y.shape[0])
+    if len(x.shape) == 3 and stack == out.shape[0]:
+        batched_matmul(x, y, out=out)
+        return
+    if len(x.shape) == 3:
+        k = stack * x.shape[2]
+        x, y, out = x.swapaxes(0, 1).reshape(x.shape[1], k), y.reshape(k, y.shape[2]), out[0]
+    matmul(x, y, out=out, **scales)

@@ -8,6 +8,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._calls import Work, called
 from tilejit.kernels._operands import new
+from tilejit.kernels._operator import Array, DType, function
 from tilejit.kernels.launches import add
 from tilejit.kernels.planning import choose
 from tilejit.kernels.problem import End, call_of
@@ -16,10 +17,11 @@ from tilejit.kernels.way import Way
 _WHAT = "matmul_streamk"
 
 
-@tilejit.replayed
-def matmul_streamk(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: Any = None,
-                   out_dtype: Any = None, *, scale_a: Any = None, scale_b: Any = None, accumulate: bool = False,
-                   split: int | None = None, ctas: int | None = None, config: Way | None = None) -> Any:
+@function(new)
+def matmul_streamk(a: Array, b: Array, bias: Array | None = None, activation: str | None = None, out: Any = None,
+                   out_dtype: DType | None = None, *, scale_a: Array | None = None, scale_b: Array | None = None,
+                   accumulate: bool = False, split: int | None = None, ctas: int | None = None,
+                   config: Way | None = None) -> Any:
     """activation(scale_a * scale_b * (a @ b) + bias) with fp32 sums, for shapes whose tiles alone do not fill the chip.
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major (fp8 and fp32: a row-major,

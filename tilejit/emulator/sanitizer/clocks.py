@@ -1,4 +1,3 @@
-"""Vector clocks over warps and asynchronous operations, and a second clock of what is fenced between proxies."""
 from __future__ import annotations
 
 import numpy as np

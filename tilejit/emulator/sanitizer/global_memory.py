@@ -1,4 +1,3 @@
-"""Global memory: what one CTA writes and another one writes or reads with nothing that orders them."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,3 @@
-"""Loads of shared memory that may still be under way when their warp arrives on an mbarrier."""
 from __future__ import annotations
 
 import re

@@ -1,4 +1,3 @@
-"""Shared memory lives until its CTA's last warp exits: not longer than others use it."""
 from __future__ import annotations
 
 from functools import reduce

@@ -1,4 +1,3 @@
-"""What the sanitizer remembers of asynchronous operations and of accesses to shared memory."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -1,4 +1,3 @@
-"""Registers: what a wgmma owns, what was never written, the budget of setmaxnreg."""
 from __future__ import annotations
 
 from typing import Any

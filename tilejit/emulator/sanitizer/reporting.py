@@ -1,4 +1,3 @@
-"""Findings as they are found: names of warps, places and buffers; one finding for one pair of lines."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,3 @@
-"""The listener: hands each event to the part that it concerns."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,3 @@
-"""Shadow of one CTA's shared memory: who wrote each byte last and who has read it since."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,3 @@
-"""Races on shared memory: every access against the last write and the reads since."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,3 @@
-"""Strong accesses: atomics, and loads and stores with .relaxed, .acquire, .release, .volatile or .mmio."""
 from __future__ import annotations
 
 import re

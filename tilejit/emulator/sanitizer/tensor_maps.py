@@ -1,4 +1,3 @@
-"""Tensor maps that a kernel writes, and TMA reads through the tensormap proxy."""
 from __future__ import annotations
 
 import numpy as np

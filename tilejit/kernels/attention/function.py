@@ -9,7 +9,6 @@ import tilejit
 from tilejit.kernels.attention.backward import gradients
 from tilejit.kernels.attention.cases import WHAT, Case, Extras
 from tilejit.kernels.attention.forward import forward
-from tilejit.kernels.matmul_gradient import wants
 from tilejit.runtime.traced import targets
 
 _ARRAYS = ("Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? alibi, Tensor? prefix, Tensor? cu_queries, "
@@ -77,7 +76,8 @@ def attention(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
         result, logs = operator(q, k, v, *arrays, tuple(descales or ()), tuple(aux), tuple(numbers), tuple(reals))
         return (result, logs) if return_lse else result
     torch = sys.modules.get("torch")
-    if torch is not None and torch.is_grad_enabled() and any(map(wants, (q, k, v, sinks))):
+    asked = any(getattr(x, "requires_grad", False) for x in (q, k, v, sinks))
+    if asked and torch is not None and torch.is_grad_enabled():
         raise tilejit.LaunchError(f"{WHAT}: out, lse, tiles and persistent cannot be given where a gradient is asked "
                                   "for: use torch.no_grad(), or leave them out")
     if return_lse and lse is None:

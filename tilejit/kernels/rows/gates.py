@@ -9,13 +9,15 @@ from tilejit.kernels.rows.tiles import element_tile, put, wide
 
 #: SwiGLU, GEGLU (exact, or by tanh), ReGLU, GLU.
 GATES = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")
-ACTIVATIONS = (*GATES, "relu2")
 
 
 @tilejit.kernel
 def activated(z, ACTIVATION: tl.constexpr):
     """(value, derivative) at z, in z's own type."""
-    if ACTIVATION == "relu":
+    if ACTIVATION is None:
+        y = z
+        d = 1.0
+    elif ACTIVATION == "relu":
         y = tl.where(z > 0.0, z, tl.where(z <= 0.0, 0.0, z))
         d = tl.where(z > 0.0, 1.0, 0.0)
     elif ACTIVATION == "relu2":
@@ -97,15 +99,8 @@ def relu_squared_gradient(dx, grad: Array, x: Array) -> None:
     differentiate("relu_squared_gradient", dx, grad, x, "relu2")
 
 
-@operator(dz=lambda grad: grad)
-def activation_gradient(dz, grad: Array, z: Array, activation: str) -> None:
-    """grad times the derivative of an activation function ("relu", "gelu", "silu", ..) at z; for relu z may be its
-    value."""
-    _check("activation_gradient", activation, ACTIVATIONS)
-    differentiate("activation_gradient", dz, grad, z, activation)
-
-
-def differentiate(what: str, dz: Array, grad: Array, z: Array, activation: str) -> None:
+def differentiate(what: str, dz: Array, grad: Array, z: Array, activation: str | None) -> None:
+    """grad times the derivative of an activation function at z; for relu z may be its value."""
     same(what, z, grad, "grad")
     (g, m, o), grid, sizes = elements(matrix(what, grad), matrix(what, z), result(what, dz))
     glu_gradient_kernel[grid](g.array, m.array, None, o.array, None, g.n, g.columns, g.pitch, m.pitch, 0, o.pitch, 0,
