@@ -477,3 +477,29 @@ def test_types_in_kernels(triton):
     out = np.zeros(1, np.int32)
     kernel[(1,)](out, d, (7, "name", None), tl.block_type(tl.float16, (16, 32)))
     assert out == [7]
+
+
+class Point(__import__("typing").NamedTuple):
+    x: str
+    y: str
+
+
+def test_signatures_of_what_is_compiled(triton):
+    import triton.language as tl
+
+    @triton.jit
+    def kernel(d, p, q):
+        d.store([0, 0], d.load([0, 0]) + (p.x + p.y).to(tl.float16))
+
+    types = {"d": "tensordesc<fp16[32,64]>", "p": Point("i32", "fp64"), "q": ("*fp32", "i64")}
+    made = triton.compile(triton.compiler.ASTSource(fn=kernel, signature=types, constexprs={}))
+    assert "(%d: desc<fp16[32x64]>" in made.asm["ttir"] and "%p_0: int32, %p_1: fp64, %q_0: ptr<fp32>" in made.asm["ttir"]
+    with pytest.raises(triton.CompilationError, match="kernel.ttgir: Triton's IR cannot be compiled"):
+        triton.compile("kernel.ttgir")
+
+
+def test_sizes_of_descriptors_blocks(triton):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    with pytest.raises(ValueError, match="Shape element 0 must be a power of 2"):
+        TensorDescriptor.from_tensor(np.zeros(128, np.float32), [31])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import tilejit
-from tilejit.ptx.metadata import WISH, KernelMetadata
+from tilejit.ptx.metadata import ALL, WISH, KernelMetadata
 from tilejit.runtime import ptxas, spills
 from tilejit.runtime.ptxas import Resources
 
@@ -41,6 +41,17 @@ def test_the_fewest_spills_are_kept(monkeypatch, spilled, asks, kept):
     assert (ptx == PTX) == (record is None) == (kept is None) and resources.spill_stores == spilled[kept]
     if record is not None:
         assert f".maxntid 128, 1, 1\n.minnctapersm {kept}\n" in ptx and record.numbers["programs"] == kept
+
+
+def test_as_many_programs_as_memory_holds_unless_that_spills(monkeypatch):
+    """The directive goes where it spills (a kernel of strips was left with 8 bytes of them); else it stays as it is."""
+    text = PTX.replace(", 1\n{", f", 1\n.minnctapersm 3{ALL}\n{{")
+    assert ALL in text
+    for spilled, asks, kept in (({3: 0}, [3], text), ({3: 8, None: 0}, [3, None], PTX)):
+        assemble, asked = needing(spilled)
+        monkeypatch.setattr(ptxas, "assemble", lambda ptx, *more: assemble(ptx.replace(ALL, ""), *more))
+        ptx, _, resources, record = spills.assembled(text, META, lambda: None)
+        assert (ptx, asked, record, resources.spill_stores) == (kept, asks, None, 0)
 
 
 @pytest.mark.parametrize("threads, registers, shared, spilled, kept", [

@@ -38,15 +38,7 @@ def read_descriptor(bits: int) -> Descriptor:
 @lru_cache(maxsize=4096)
 def element_offsets(phase: int, leading: int, stride: int, mode: int, transposed: bool, rows: int, depth: int,
                     size: int, base: int) -> np.ndarray:
-    """int64[rows, depth]: byte offset of element (row, k) from the start address minus `phase` (the start address
-    modulo the swizzle period: the swizzle acts on address bits, counted from the base offset, in 128 bytes: where the
-    pattern starts).
-
-    K-major with a swizzle of W bytes: rows of W bytes, groups of 8 rows `stride` apart. Without swizzle: 8 x 16 byte
-    core matrices, `leading` apart along K and `stride` apart along rows. MN-major (transposed): atoms of W bytes along
-    the rows by 8 k; `leading` between atoms along the rows, `stride` between groups of 8 k (without swizzle the two
-    change places).
-    """
+    """int64[rows, depth]: byte offset of element (row, k) from the start address minus `phase` (docs/modules.md)."""
     r = np.arange(rows)[:, None]
     kk = np.arange(depth)[None, :]
     span = {0: 16, 1: 128, 2: 64, 3: 32}[mode]

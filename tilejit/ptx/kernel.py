@@ -10,6 +10,7 @@ from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, Tile, int32
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
 from tilejit.ptx.isa import required_sm
 from tilejit.ptx.metadata import (
+    ALL,
     PROGRAMS,
     WISH,
     Expr,
@@ -387,11 +388,11 @@ def _return(e: Emitter, op: Op) -> None:
 
 def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
     """Programs a multiprocessor shall have room for, as a directive: one with setmaxnreg, as many as memory holds where
-    the schedule says so; few warps that load what they multiply: 12, unless that spills (`runtime/spills.py`)."""
+    the schedule says so, and few warps that load what they multiply: 12, unless that spills (`runtime/spills.py`)."""
     registers = e.fn.attrs.get("resident_registers")
     if registers and shared and not e.fn.attrs.get("maxnreg"):
         room = min(e.target.shared_bytes // (shared + 1024), 2048 // threads, 65536 // (registers * threads))
-        return [f".minnctapersm {max(1, room)}"]
+        return [f".minnctapersm {max(1, room)}{ALL}"]
     if any(op.name == "roles" for op in e.fn.body.ops):
         return [".minnctapersm 1"]
     ops = listed(e.fn.body) if threads <= FEW_THREADS and not e.fn.attrs.get("maxnreg") else []

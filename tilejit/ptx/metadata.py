@@ -11,6 +11,8 @@ Expr = tuple
 PROGRAMS = ("arg", "_programs")
 #: Behind a directive that a kernel does without where the assembler would spill because of it.
 WISH = "    // unless that spills"
+#: The same of programs of which no more have room.
+ALL = "    // all" + WISH
 
 
 @dataclass(frozen=True)

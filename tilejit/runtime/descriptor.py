@@ -25,6 +25,10 @@ _KEPT = 8192
 _new = object.__new__
 
 
+class BlockShapeError(LaunchError, ValueError):
+    """A block's size that no tile has."""
+
+
 class Facts:
     """What descriptors of equal tensors at other addresses share."""
 
@@ -90,8 +94,9 @@ def _validate(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], bl
     for axis, n in enumerate(block):
         if n < 1 or n & (n - 1) and not odd_size(block, axis):
             below, above = 1 << max(0, n.bit_length() - 1), 1 << max(0, n.bit_length())
-            raise LaunchError(f"TensorDescriptor: block_shape {block} must be powers of two, or multiples of 16 up to "
-                              f"512; axis {axis} is {n}" + (f", next to it {below} and {above}" if n > 0 else ""))
+            raise BlockShapeError(f"TensorDescriptor: block_shape {block} must be powers of two, or multiples of 16 up "
+                                  f"to 512; axis {axis} is {n}" + (f", next to it {below} and {above}" if n > 0 else "")
+                                  + f" (Shape element {axis} must be a power of 2)")
     if padding not in ("zero", "nan") or padding == "nan" and not dtype.is_float:
         raise LaunchError(f"TensorDescriptor: padding must be 'zero' or, for floats, 'nan'; found {padding!r} for "
                           f"{dtype}")

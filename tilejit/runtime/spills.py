@@ -7,7 +7,7 @@ from typing import Any, Union
 from tilejit.errors import AssemblyError
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_named
-from tilejit.ptx.metadata import WISH, KernelMetadata
+from tilejit.ptx.metadata import ALL, WISH, KernelMetadata
 from tilejit.runtime import ptxas
 from tilejit.runtime.ptxas import Resources
 
@@ -29,7 +29,7 @@ def assembled(ptx: str, meta: KernelMetadata, meanwhile: Callable[[], Any]) -> A
     if resources.spill_stores and WISH in ptx:
         ptx = _without_wishes(ptx)
         cubin, resources = ptxas.assemble(ptx, meta.target)
-    if ".minnctapersm" in ptx and WISH not in ptx or ".maxnreg" in ptx:
+    if ".minnctapersm" in ptx and (WISH not in ptx or ALL in ptx) or ".maxnreg" in ptx:
         return ptx, cubin, resources, None
     return (_for_fewer if resources.spill_stores else _for_more)(ptx, meta, cubin, resources)
 

@@ -27,10 +27,7 @@ def _place(block: Block) -> None:
 
 
 def dependent(fn: Function) -> tuple[bool | str, str]:
-    """Whether a kernel may start before the one ahead of it has ended ("even": where programs get multiprocessors
-    evenly, see `runtime/driver.py`), and why. Unless the author says so, products and clusters may: kernels that memory
-    bounds then share it with the end of the one ahead (H200, softmax and layer norm of 65536 rows of 1024: 82 and 84
-    us, 69 and 71)."""
+    """Whether a kernel may start before the one ahead of it has ended, and why (docs/modules.md)."""
     asked, ctas = fn.attrs.get("launch_pdl", "auto"), fn.attrs.get("num_ctas", 1)
     if not target_of(fn).hopper:
         return False, f"dependent launch: off, {target_of(fn).name} has none"

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tilejit.compat.triton import knobs
-from tilejit.compat.triton.compiler.errors import placed
+from tilejit.compat.triton.compiler.errors import CompilationError, placed
+from tilejit.compat.triton.language.core import str_to_ty
 from tilejit.compat.triton.runtime.driver import GPUTarget
+from tilejit.ir.types import Desc
 from tilejit.runtime.compile import CompiledKernel as Compiled
 from tilejit.runtime.compile import compiler_hash
 
@@ -115,6 +117,8 @@ class ASTSource:
 
 def compile(src: ASTSource, target: GPUTarget | None = None,
             options: Mapping[str, Any] | None = None) -> CompiledKernel:
+    if not hasattr(src, "fn"):
+        raise CompilationError(f"{src}: Triton's IR cannot be compiled, only kernels can (ASTSource)")
     names = src.fn.arg_names
     given = {(names[k[0]] if isinstance(k, tuple) else names[k] if isinstance(k, int) else k): v
              for k, v in (src.constexprs or {}).items()}
@@ -128,8 +132,14 @@ def compile(src: ASTSource, target: GPUTarget | None = None,
     return CompiledKernel(made, src.fn, {"key": src.fn.cache_key, "src": src})
 
 
-def _aligned(kind: str, index: int, attrs: Mapping[Any, Any]) -> str:
+def _aligned(kind: Any, index: int, attrs: Mapping[Any, Any]) -> Any:
     """tilejit's text for a type, with what `attrs` says of divisibility by 16."""
+    if isinstance(kind, tuple):
+        items = [_aligned(k, -1, {}) for k in kind]
+        return type(kind)(*items) if hasattr(kind, "_fields") else tuple(items)
+    if kind.startswith("tensordesc<"):
+        block = str_to_ty(kind, None).block_type
+        return Desc(block.scalar, block.shape)
     found = any((k[0] if isinstance(k, tuple) else k) == index and any(a[0] == "tt.divisibility" for a in v)
                 for k, v in attrs.items())
     return f"{kind}:16" if found else f"{kind}:1" if kind.startswith("*") else kind

@@ -368,10 +368,14 @@ def carried_out_by(run: Callable[..., Any] | None) -> Iterator[None]:
         CARRIED_OUT_BY.reset(token)
 
 
+def get_device_key() -> str:
+    return f"cuda:{driver.active.get_current_device()}"
+
+
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     return partial(jit, **options) if fn is None else JITFunction(fn, **options)
 
 
 __all__ = ["ArgumentError", "ConstexprFunction", "JITCallable", "JITFunction", "KernelInterface", "KernelParam",
-           "MockTensor", "OPTIONS", "TensorWrapper", "constexpr", "constexpr_function", "jit", "reinterpret",
-           "type_canonicalisation_dict"]
+           "MockTensor", "OPTIONS", "TensorWrapper", "constexpr", "constexpr_function", "get_device_key", "jit",
+           "reinterpret", "type_canonicalisation_dict"]
