@@ -25,12 +25,12 @@ from tilejit.kernels.attention.cases import (
 from tilejit.kernels.attention.forward_kernel import attention_kernel
 from tilejit.kernels.attention.scores import Rows
 
-#: Rows of a tile: one warpgroup's.
-ROWS = 64
+#: Rows of a tile, one warpgroup's, and keys of a block: what follows the last one's arrival is waited for.
+ROWS, KEYS = 64, 64
 #: Parts of the keys at most.
 PARTS = 128
-#: What takes as long as so many blocks of keys: a program's start and end, the launch that combines parts, and what a
-#: part adds to it.
+#: What takes as long as so many blocks of keys: a program's start and end, the launch that combines parts, and what
+#: the part of one program adds to it.
 START, COMBINE, PART = 2.0, 1.5, 0.016
 #: Numbers that a program weighs at once, at most: a thread has registers for 64 of them.
 WEIGHED = 8192
@@ -75,7 +75,7 @@ def parts_of(programs: int, blocks: int, chip: int) -> int:
 
     def time(n: int) -> float:
         waves = tilejit.cdiv(programs * n, chip)
-        return waves * (START + tilejit.cdiv(blocks, n)) + (COMBINE + PART * n if n > 1 else 0)
+        return waves * (START + tilejit.cdiv(blocks, n)) + (COMBINE + PART * programs * n if n > 1 else 0)
 
     return min(range(1, max(1, min(PARTS, blocks)) + 1), key=time)
 
@@ -95,7 +95,7 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
     group = heads // kv_heads
     pack = group if group & (group - 1) == 0 else 1
     wide, wide_v = width(d), width(dv)
-    bn = keys_of_block(case, 128 if max(wide, wide_v) <= 128 else 64)
+    bn = keys_of_block(case, KEYS)
     parts = parts or parts_of(heads // pack * batch, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
     to, logs, fp32 = _rows(infos_of(out)[0], pack, wide_v).over(out), lse, tilejit.language.float32
     opts = with_rows(options(case, extras, infos), case, k, v, ik, iv)

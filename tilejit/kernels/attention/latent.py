@@ -51,11 +51,8 @@ def fetch(keys, pitch, count, DV: tl.constexpr):
 def latent_kernel(q_desc, q_rest, cache, cache_rest, out, logs, used, pages, queries, keys, scale, heads, batches,
                   ahead, down, pitch, CAUSAL: tl.constexpr, PARTED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
                   DV: tl.constexpr, PIECE: tl.constexpr, REST: tl.constexpr):
-    """q [batch, queries * heads, d] in blocks [1, BM, PIECE] and, behind DV elements, [1, BM, REST]; the cache alike
-    with BN keys; out [batch, queries * heads, DV] in blocks [1, BM, PIECE]; PARTED: an array [parts,
-    batch, queries * heads, DV] in fp32; logs [parts, batch, heads, queries]. scale: times log2(e). ahead: None or the
-    cache, whose keys are `pitch` elements apart, sequences `down`: programs that share keys have L2 fetch a part of
-    the next block each. Programs (blocks of rows, parts, batches)."""
+    """scale: times log2(e). ahead: None or the cache, whose keys are `pitch` elements apart, sequences `down`: programs
+    that share keys have L2 fetch a part of the next block each. Programs (blocks of rows, parts, batches)."""
     begin, batch, part = tl.program_id(0) * BM, tl.program_id(2), tl.program_id(1)
     count = keys
     if used is not None:
