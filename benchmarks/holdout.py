@@ -88,8 +88,9 @@ def several(shape: Shape, dtype: str, rng: random.Random) -> tuple[Any, Any, Cal
 
 
 def measure_several(shape: Shape, dtype: str, rng: random.Random, rounds: int) -> dict[str, Any]:
-    """One row of the record, of batched or grouped products (so many, or any) in whole units of 16 bytes."""
-    *count, m, n, k = (*shape[:-2], *(-(-x // 8) * 8 for x in shape[-2:]))
+    """One row of the record, of batched or grouped products (so many, or any); torch's grouped ones are in whole units
+    of 16 bytes."""
+    *count, m, n, k = (*shape[:-2], *(-(-x // 8) * 8 for x in shape[-2:])) if dtype == "grouped" else shape
     if not count and dtype == "batched":
         count = [min(rng.choice((2, 8, 32, 64)), max(1, PRODUCTS // (m * n * k)))]
     shape = (*(count or [rng.choice((2, 8, 32))]), m, n, k)

@@ -1,16 +1,20 @@
 """Batched products by clusters and by groups in turn: blocks of rank 3, of which CTAs and warpgroups take rows."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
-from product_launches import CHIP, compiled, info
+from product_launches import compiled, info
 from references import StandIn
 
 import tilejit
 from tilejit.kernels import batched, launches
-from tilejit.kernels._operands import operand
 from tilejit.kernels.batched import batched_matmul
+from tilejit.kernels.planning import Plan
+from tilejit.kernels.problem import call_of, facts
+from tilejit.kernels.routes import Route, shortest
 from tilejit.kernels.way import Way
 
 BF16 = ml_dtypes.bfloat16
@@ -49,8 +53,11 @@ def test_rows_of_blocks(monkeypatch, t, b_rows, options):
 def test_threads_read_rows_shorter_than_lines(monkeypatch, units, t, target):
     """Of each matrix of a stack, of which one's serves all; rows across K, what is left of it, tiles cut short. No
     descriptor stands in for what threads read."""
-    seen = []
-    monkeypatch.setattr(batched, "_chosen", lambda p, a, b, chip: seen.append((a, b)) or (t, units))
+    def route(call, tiles=None):
+        p = facts(*call[:3], units=units, batches=3)
+        return iter([Route(call._replace(problem=p), Plan(t, 0.0), 0.0)])
+
+    monkeypatch.setattr(batched, "_routes", route)
     of_a, of_b = ((3, 200, 24), (1, 200, 16)) if units[0] else ((3, 90, 200), (3, 200, 16))
     a, b = normal(*of_a).transpose(0, 2, 1) if units[0] else normal(*of_a), normal(*of_b)
     out = np.full((3, a.shape[1], 16), np.nan, BF16)
@@ -65,9 +72,12 @@ def test_threads_read_rows_shorter_than_lines(monkeypatch, units, t, target):
 
 def test_few_columns_are_read_by_threads():
     """Of 8 columns, row-major, rows are a part of a line each."""
-    kind = batched.Problem
-    found = [batched._chosen(kind(591, n, 2064, b_rows=True, batches=8), *(
-        operand("test", x, info("bfloat16", *s), rank=3) for x, s in (("a", (8, 591, 2064)), ("b", (8, 2064, n)))), CHIP)[1] for n in (8, 128)]
+    def units(n):
+        infos = (info("bfloat16", *x) for x in ((8, 591, 2064), (8, 2064, n), (n,), (8, 591, n)))
+        call = call_of("test", tuple(infos), None, 132, rank=3)
+        return shortest(batched._routes(call._replace(problem=replace(call.problem, batches=8)))).call.problem.units
+
+    found = [units(n) for n in (8, 128)]
     assert found == [(0, 16), (0, 0)]
 
 

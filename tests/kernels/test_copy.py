@@ -59,7 +59,7 @@ def test_lines_are_copied_in_units_that_divide_them(columns, at_once):
 @pytest.mark.parametrize("orders", [(True, False), (True, True), (False, False), (False, True)])
 def test_matmul_of_odd_lines(dtype, orders, monkeypatch):
     """All orders, odd lines, and an output that TMA cannot write: exact, through TMA."""
-    monkeypatch.setattr(matmul, "_PIECE", 99)
+    monkeypatch.setattr(matmul, "PIECE", 99)
     monkeypatch.setattr(matmul, "brief", lambda problem, chip: False)
     monkeypatch.setattr(product_kernel, "entries", {})
     a, b = numbers((69, 51), dtype, orders[0]), numbers((51, 75), dtype, orders[1])
@@ -118,7 +118,7 @@ def test_pieces(dtype, orders, m, n, k, piece, target):
     found = [r for r in matmul._routes(call) if any(r.call.problem.units)]
     with tilejit.knobs(target=target):
         for route in found[:2]:
-            work = matmul.routed(call, route)
+            work = matmul.routed(Work(7), call, route, matmul.add)
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())
             assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
@@ -138,7 +138,7 @@ def test_a_short_k_is_read_straight(m, n, k, dtype, orders, target):
     found = [r for r in matmul._routes(call) if any(r.call.problem.units) and not any(r.copied)]
     with tilejit.knobs(target=target):
         for route in found:
-            work = matmul.routed(call, route)
+            work = matmul.routed(Work(7), call, route, matmul.add)
             assert len(work.launches) == 1
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())

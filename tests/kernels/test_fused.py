@@ -154,8 +154,6 @@ def test_swiglu(target, way):
     rng, a, b, product = arrays(72, 176, 80)
     out = swiglu(a, b, residual=np.ones((72, 88), BF16))
     assert rel_error(out, silu(product[:, :88]) * product[:, 88:] + 1) <= 8e-3
-    with pytest.raises(LaunchError, match="b must be a column-major"):
-        swiglu(a, np.ascontiguousarray(b))
 
 
 @pytest.mark.parametrize("dtypes", [("int8", "int8"), ("uint8", "int8"), ("int8", "uint8")])
@@ -174,9 +172,9 @@ def test_integers(target, dtypes):
 def test_rejects():
     """What does not fit is told apart."""
     a, b = np.zeros((8, 16), BF16), np.zeros((16, 8), BF16)
-    stacked = np.zeros((2, 16, 8), BF16)
     for match, call in [
-            ("b must be .2, K, N. with K contiguous", lambda: gated_matmul(a, stacked)),
+            ("b must be .2, K, N., found shape .3, 16, 8.", lambda: gated_matmul(a, np.zeros((3, 16, 8), BF16))),
+            ("b must be .K, 2 N., found shape .16, 7.", lambda: swiglu(a, b[:, :7])),
             (r"scale_a must be fp32 \[1\] or \[8, 1\]", lambda: fused_matmul(a, b, scale_a=np.zeros((8, 1)))),
             ("an int32 result is the sum of integer", lambda: fused_matmul(a, b, out_dtype=tilejit.language.int32)),
             ("reduction 'mean' is not one of", lambda: fused_matmul(a, b, reduction="mean")),

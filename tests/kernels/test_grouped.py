@@ -126,12 +126,10 @@ def test_rejects():
             (r"offsets must be int32 \[5\], found int32 \[4\]", lambda: grouped_matmul(a[0], b, sizes)),
             (r"counts must be int32 \[4\], found int64", lambda: masked_grouped_matmul(a, b, sizes.astype(np.int64))),
             ("a must be a matrix", lambda: grouped_matmul(a, b, sizes)),
-            ("a must be row-major", lambda: grouped_matmul(b[0].T, b, np.zeros(5, np.int32))),
             ("a must be a contiguous stack", lambda: masked_grouped_matmul(a[:, :8], b, sizes)),
             ("a has 2 batches, the other one 4", lambda: batched_matmul(a[:2], b)),
             ("scales of blocks are for fp8", lambda: masked_grouped_matmul(a, b, sizes, scale_a=a, scale_b=b)),
-            ("32 != 16", lambda: batched_matmul(a, a)),
-            ("b needs a base and row strides", lambda: batched_matmul(a, np.zeros((4, 32, 15), BF16)))]:
+            ("32 != 16", lambda: batched_matmul(a, a))]:
         with pytest.raises(LaunchError, match=match):
             call()
 

@@ -16,13 +16,11 @@ DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 
 @dataclass(frozen=True)
 class Matrix:
-    """A stack of matrices [..., rows, columns] with contiguous rows, else columns; array `at` of a call. `by_tma`: its
-    name where only TMA reads or writes it."""
+    """A stack of matrices [..., rows, columns], whose lines are rows, else columns; array `at` of a call."""
 
     info: ArrayInfo
     rows_first: bool = True
     at: int = 0
-    by_tma: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -49,9 +47,15 @@ class Matrix:
         return self.strides[-2 if self.rows_first else -1] if count > 1 else tilejit.cdiv(length, unit) * unit
 
     @property
+    def step(self) -> int:
+        """Elements from one of a line to the next one."""
+        return self.strides[-1 if self.rows_first else -2] if self.lines[1] > 1 else 1
+
+    @property
     def in_reach(self) -> bool:
-        """Its base and its lines at multiples of 16 bytes."""
-        return order_of(self.info) is not None and self.info.address % 16 == self.pitch * self.dtype.bytes % 16 == 0
+        """Of TMA: contiguous lines, which begin at multiples of 16 bytes, as all of it does."""
+        apart = self.info.address, *(x * self.dtype.bytes for x in (*self.strides[:-2], self.pitch))
+        return order_of(self.info) is not None and not any(x % 16 for x in apart)
 
     @property
     def unit(self) -> int:
@@ -80,12 +84,8 @@ class Matrix:
         return self.seen((*stack, count, length), (*self.strides[:-2], self.pitch, 1), (*(1,) * len(stack), *block))
 
     def seen(self, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...]) -> At:
-        """The same memory in blocks of another shape. Raises LaunchError where TMA's rules forbid them."""
-        found = tilejit.TensorDescriptor.template(self.info, shape, strides, block)
-        if self.by_tma and not found.tma:
-            raise tilejit.LaunchError(f"{self.by_tma} needs a base and row strides that are multiples of 16 bytes, "
-                                      f"found strides {found.strides} of {found.dtype}: pad its rows")
-        return At(self.at, found)
+        """The same memory in blocks of another shape."""
+        return At(self.at, tilejit.TensorDescriptor.template(self.info, shape, strides, block))
 
     def ragged(self, rows: int, columns: int) -> At:
         """Blocks of a row-major matrix that are clipped at any row.
@@ -108,23 +108,17 @@ def order_of(info: ArrayInfo) -> bool | None:
     return False if down == 1 and (across >= m or n == 1) else None
 
 
-def operand(what: str, name: str, info: ArrayInfo, at: int = 0, rank: int = 2, in_place: bool = True) -> Matrix:
-    """With unit stride along rows or columns; `in_place`: that TMA reads as it lies."""
-    shape, strides = info.shape, info.strides
-    if len(shape) != rank:
+def operand(what: str, name: str, info: ArrayInfo, at: int = 0, rank: int = 2) -> Matrix:
+    """Of any strides: lines are along the smaller one where neither is 1."""
+    if len(info.shape) != rank:
         kind = "a matrix" if rank == 2 else f"an array of rank {rank}"
-        raise tilejit.LaunchError(f"{what}: {name} must be {kind}, found shape {list(shape)}")
+        raise tilejit.LaunchError(f"{what}: {name} must be {kind}, found shape {list(info.shape)}")
     rows_first = order_of(info)
-    if rows_first is None and not in_place and (strides[-1] == 1 or shape[-1] == 1 or 0 in shape):
-        rows_first = True
-    if rows_first is None:
-        raise tilejit.LaunchError(f"{what}: {name} has strides {list(strides)}: one of its last two must be 1 and the "
-                                  "other at least the length of a line: call .contiguous()")
-    return Matrix(info, rows_first, at, f"{what}: {name}" if in_place else "")
+    return Matrix(info, info.strides[-1] <= info.strides[-2] if rows_first is None else rows_first, at)
 
 
-def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...] = DTYPES, in_place: bool = True) -> None:
-    """Dtypes that multiply, inner sizes that agree, and (`in_place`) orders that the tensor cores read as they are."""
+def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...] = DTYPES) -> None:
+    """Dtypes that multiply, inner sizes that agree."""
     alike = a.dtype == b.dtype or a.dtype.is_fp8() and b.dtype.is_fp8() or \
         {str(a.dtype), str(b.dtype)} <= {"int8", "uint8"}
     if str(a.dtype) not in dtypes or not alike:
@@ -132,9 +126,6 @@ def check_operands(what: str, a: Matrix, b: Matrix, dtypes: tuple[str, ...] = DT
     if a.shape[-1] != b.shape[-2]:
         raise tilejit.LaunchError(f"{what}: a is {list(a.shape)}, b is {list(b.shape)}: "
                                   f"{a.shape[-1]} != {b.shape[-2]}")
-    if in_place and a.dtype.bytes != 2 and not (a.rows_first and not b.rows_first):
-        raise tilejit.LaunchError(f"{what}: {a.dtype} operands must have K contiguous (a row-major, b column-major): "
-                                  "the tensor cores transpose 16-bit elements only")
 
 
 def new(a: Any, b: Any, out_dtype: Any = None, beside: int = 1) -> Any:
@@ -146,13 +137,12 @@ def new(a: Any, b: Any, out_dtype: Any = None, beside: int = 1) -> Any:
     return tilejit.empty_like(a, tuple(shape), out_dtype or (tl.bfloat16 if ia.dtype.bytes == 1 else ia.dtype))
 
 
-def result(what: str, info: ArrayInfo, shape: tuple[int, ...], at: int, name: str = "out",
-           in_place: bool = True) -> Matrix:
-    """Checked to have this shape and contiguous rows; `in_place`: that TMA writes."""
-    if info.shape != shape or info.strides[-1] != 1 and shape[-1] > 1:
+def result(what: str, info: ArrayInfo, shape: tuple[int, ...], at: int, name: str = "out") -> Matrix:
+    """Checked to have this shape and contiguous rows."""
+    if info.shape != shape or info.strides[-1] != 1 and shape[-1] > 1 and 0 not in shape:
         raise tilejit.LaunchError(f"{what}: {name} must be a row-major {list(shape)} array, found shape "
                                   f"{list(info.shape)} and strides {list(info.strides)}")
-    return Matrix(info, True, at, f"{what}: {name}" if in_place else "")
+    return Matrix(info, True, at)
 
 
 def check_dense(what: str, name: str, info: ArrayInfo | None, *shape: int) -> None:

@@ -1,6 +1,7 @@
 """Batched matrix product C[i] = act(A[i] @ B[i] + bias): one persistent kernel over the tiles of all batches."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -9,11 +10,10 @@ import tilejit
 from tilejit.kernels._calls import Work, called
 from tilejit.kernels._operands import Matrix, new
 from tilejit.kernels._operator import Array, DType, function
-from tilejit.kernels.chip import Chip
 from tilejit.kernels.launches import load, multiply, whole
-from tilejit.kernels.matmul import strewn
-from tilejit.kernels.planning import BY_K, FOURS, LARGE, LONG, SHORT, SMALL, brief, choose, table, turned
-from tilejit.kernels.problem import Problem, call_of
+from tilejit.kernels.planning import BY_K, FOURS, LARGE, LONG, SHORT, SMALL, Plan, brief, choose, table, turned
+from tilejit.kernels.problem import Call, call_of
+from tilejit.kernels.routes import PIECE, Route, routed, routes, shortest, strewn
 from tilejit.kernels.way import Way
 
 #: Without pairs that divide columns, and widths that leave too few registers for the batch's coordinates.
@@ -31,11 +31,10 @@ def batched_matmul(a: Array, b: Array, bias: Array | None = None, activation: st
                    out_dtype: DType | None = None, tiles: Way | None = None) -> Any:
     """activation(a[i] @ b[i] + bias) for every i, with fp32 sums.
 
-    a [batches, M, K], b [batches, K, N]: bf16, fp16, fp32 (tf32 products) or fp8; each matrix row- or column-major
-    (fp8 and fp32: a row-major, b column-major); strides and addresses multiples of 16 bytes. An operand with one
-    batch, or with batch stride 0, serves all. bias [N]. The result [batches, M, N] has the inputs' dtype (bf16 for
-    fp8) unless `out` or `out_dtype` says otherwise. tiles: instead of a choice. Raises LaunchError for what does not
-    fit."""
+    a [batches, M, K], b [batches, K, N]: bf16, fp16, fp32 (tf32 products) or fp8; of any strides, copied or read by
+    threads where `matmul` does so. An operand with one batch, or with batch stride 0, serves all. bias [N]. The result
+    [batches, M, N] has the inputs' dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. tiles: instead of a
+    choice. Raises LaunchError for what does not fit."""
     out = new(a, b, out_dtype) if out is None else out
     called(_work, (a, b, bias, out), activation, tiles)
     return out
@@ -45,35 +44,39 @@ def batched_matmul(a: Array, b: Array, bias: Array | None = None, activation: st
 def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, multiprocessors: int, knobs: Any) -> Work:
     """Raises LaunchError for arrays that do not go together."""
     call, work = call_of(_WHAT, infos, activation, multiprocessors, rank=3), Work(4)
-    ma, mb, (batches, m, n) = _single(call.a), _single(call.b), call.c.shape
-    for name, x in (("a", ma), ("b", mb)):
+    call = call._replace(a=_single(call.a), b=_single(call.b))
+    batches = call.c.shape[0]
+    for name, x in (("a", call.a), ("b", call.b)):
         if x.shape[0] not in (1, batches):
             raise tilejit.LaunchError(f"{_WHAT}: {name} has {x.shape[0]} batches, the other one {batches}")
     if 0 in call.c.shape:
         return work
-    p = replace(call.problem, batches=batches)
-    t, units = (tiles, (0, 0)) if tiles else _chosen(p, ma, mb, call.chip)
+    call = call._replace(problem=replace(call.problem, batches=batches))
+    return routed(work, call, shortest(_routes(call, tiles)), _launch)
+
+
+def _launch(work: Work, call: Call, t: Way) -> None:
+    p, units = call.problem, call.problem.units
     blocks = tilejit.cdiv(p.k, t.step(p.size))
-    group = FEW_ROWS if (m + n) * p.k_bytes <= IN_L2 else t.group(*t.computed(m, n), blocks)
+    group = FEW_ROWS if (p.m + p.n) * p.k_bytes <= IN_L2 else t.group(*t.computed(p.m, p.n), blocks)
     high, wide = t.computed(t.m, t.n)
     # Programs of one CTA take longer if a launch begins while another ends; a tile that is hidden is best staged whole.
-    multiply(work, call._replace(a=ma, b=mb, problem=p), t, walk=whole(group, batches),
-             a=load(ma, high, t.step(p.size), threads=units[0]), b=load(mb.T, wide, t.step(p.size), threads=units[1]),
+    multiply(work, call, t, walk=whole(group, p.batches),
+             a=load(call.a, high, t.step(p.size), threads=units[0]),
+             b=load(call.b.T, wide, t.step(p.size), threads=units[1]),
              num_stages=t.depth(call.c.dtype.bytes, copied=blocks * all(units)),
              launch_pdl=t.ctas > 1 or t.alone, store_stages=None if t.alone else 1 if t.in_turn else 2)
-    return work
 
 
-def _chosen(p: Problem, a: Matrix, b: Matrix, chip: Chip) -> tuple[Way, tuple[int, int]]:
-    """A way, and in what units threads read the operands (0: TMA does): those that TMA reads slowly, or both."""
-    several = [(0, 0)]
-    if chip.hopper and a.dtype.bytes == 2 and a.unit == b.unit == 8:
-        slow = 16 * strewn(a, True), 16 * strewn(b, False)
-        short = p.k_bytes <= 2 * SHORT if any(slow) else p.k_bytes <= SHORT // 2 and not brief(p, chip)
-        several += [slow] * any(slow) + [(16, 16)] * short
-    plans = [choose(replace(p, units=units), chip, split=1, tiles=_BOTH) for units in several]
-    plan, units = min(zip(plans, several), key=lambda x: x[0].ns)
-    return plan.way, units
+def _routes(call: Call, tiles: Way | None = None) -> Iterator[Route]:
+    """Where TMA reads both operands, threads do whole units only: of those that it reads slowly, or both."""
+    a, b, _, p, chip, _ = call
+    slow = strewn(a, True), strewn(b, False)
+    straight = p.k_bytes <= 2 * SHORT if any(slow) else p.k_bytes <= SHORT // 2 and not brief(p, chip)
+    reached = a.in_reach and b.in_reach
+    found = routes(call, lambda problem: Plan(tiles, 0.0) if tiles else choose(problem, chip, split=1, tiles=_BOTH),
+                   straight, 16 if reached else PIECE)
+    return (r for r in found if tiles is None or not any(r.call.problem.units))
 
 
 def _single(x: Matrix) -> Matrix:

@@ -13,6 +13,7 @@ from tilejit.kernels._calls import At, Launch, Work, called, given, infos_of
 from tilejit.kernels._operands import DTYPES, Matrix, check_dense, check_one_of, check_operands, new, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
+from tilejit.kernels.copy import brought, k_first
 from tilejit.kernels.launches import add, multiply, whole
 from tilejit.kernels.matmul import matmul
 from tilejit.kernels.planning import choose, table
@@ -52,8 +53,8 @@ def fused_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bi
                  reduced: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
     """activation(scale_a * scale_b * (a @ b) + bias) + residual, in one kernel (or with few rows two).
 
-    a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products), fp8 or 8-bit integers (int32 sums), each row- or column-major
-    (8 and 32 bits: a row-major, b column-major); strides and addresses multiples of 16 bytes. scale_a: fp32 [1], or
+    a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products), fp8 or 8-bit integers (int32 sums), copied first
+    where TMA does not read them as they lie. scale_a: fp32 [1], or
     [M, 1] for a number per row; scale_b: fp32 [1], or [1, N] for one per column. bias [N]. residual [M, N] with
     contiguous rows. z: an array [M, N] that receives the activation's argument. reduction: "sum", "squares" or "max"
     of each row of the result, before rounding, is combined into reduced (fp32 [M], which holds what to begin with).
@@ -80,7 +81,8 @@ def gated_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bi
     """activation(a @ b[0]) * (a @ b[1]): SwiGLU (arXiv 2002.05202) with "silu", GeGLU with "gelu"; in one kernel (or
     with few rows two).
 
-    a [M, K]; b [2, K, N] with K contiguous: the gate's matrix and the other, at any distance in memory. A merged
+    a [M, K]; b [2, K, N]: the gate's matrix and the other, at any distance in memory, copied first unless K is
+    contiguous. A merged
     weight [2 N, K] is `w.reshape(2, N, K).transpose(1, 2)`. scale_b: fp32 [1] or [2, N]; bias [2, N]; z [2, M,
     N] receives both products; all else as for `fused_matmul`."""
     return _run("gated_matmul", True, a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
@@ -90,7 +92,7 @@ def gated_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bi
 @tilejit.replayed
 def swiglu(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None, residual: Any = None,
            z: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
-    """silu(a @ gate) * (a @ up) for b [K, 2 N] = [gate | up], column-major; all else as for `gated_matmul`."""
+    """silu(a @ gate) * (a @ up) for b [K, 2 N] = [gate | up]; all else as for `gated_matmul`."""
     return _run("swiglu", True, a, b, (scale_a, scale_b, bias, residual, z, None), "silu", None, out, out_dtype)
 
 
@@ -101,19 +103,18 @@ def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activa
     return out
 
 
-def _operands(what: str, gated: bool, a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
+def _operands(what: str, gated: bool, work: Work, a: ArrayInfo, b: ArrayInfo) -> tuple[Matrix, Matrix]:
+    """That TMA reads, of gated products b as [2, K, N]."""
     ma, beside = operand(what, "a", a, 0), gated and len(b.shape) == 2 and what == "swiglu"
     mb = operand(what, "b", b, 1, 3 if gated and not beside else 2)
+    if mb.shape[-1] % 2 if beside else gated and mb.shape[0] != 2:
+        raise tilejit.LaunchError(f"{what}: b must be {'[K, 2 N]' if beside else '[2, K, N]'}, found shape "
+                                  f"{list(mb.shape)}")
+    check_operands(what, ma, mb, _INPUTS)
+    ma, mb = brought(work, (ma, k_first(ma, True)), (mb, False if gated else k_first(mb, False)))
     if beside:
-        if mb.rows_first or mb.shape[1] % 2:
-            raise tilejit.LaunchError(f"{what}: b must be a column-major [K, 2 N] matrix, found shape "
-                                      f"{list(mb.shape)} and strides {list(mb.strides)}")
         k, n = mb.shape[0], mb.shape[1] // 2
         mb = mb.viewed((2, k, n), (n * mb.strides[1], *mb.strides))
-    elif gated and (mb.shape[0] != 2 or mb.rows_first):
-        raise tilejit.LaunchError(f"{what}: b must be [2, K, N] with K contiguous, found shape {list(mb.shape)} and "
-                                  f"strides {list(mb.strides)}")
-    check_operands(what, ma, mb, _INPUTS)
     return ma, mb
 
 
@@ -142,7 +143,8 @@ def _end(what: str, gated: bool, infos: tuple[Any, ...], shape: tuple[int, ...],
 def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None, reduction: str | None,
           multiprocessors: int, knobs: Any) -> Work:
     a, b, out, *extras = infos
-    work, (ma, mb), chip = Work(9), _operands(what, gated, a, b), current(a.device, multiprocessors)
+    work, chip = Work(9), current(a.device, multiprocessors)
+    ma, mb = _operands(what, gated, work, a, b)
     m, n = shape = ma.shape[0], mb.shape[-1]
     end = _end(what, gated, infos, shape, activation, reduction)
     mc, residual, z = result(what, out, shape, 2), extras[3], extras[4]
@@ -152,6 +154,7 @@ def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None
     if 0 in shape:
         return work
     narrow = residual is not None and 0 != n % 16 + end.stride % 16 + residual.address % 16
+    narrow |= not (mc.in_reach and (mz is None or mz.in_reach))
     tiles = fitting(gated, end.bias is not None or end.SCALE_B == "columns", (residual, z) != (None, None), narrow,
                     reduction is not None, 2 if chip.hopper and multiprocessors > 1 else 1)
     # Of a gated product's two results one is stored, and has a residual.
@@ -171,7 +174,7 @@ def _few(work: Work, call: Call, b: Matrix | None, z: Matrix | None, end: Extras
     if b is None or str(a.dtype) not in DTYPES or min(problem.m, problem.n) > FEW or not problem.k:
         return False
     shape, pitch = (problem.m, problem.n), tilejit.cdiv(problem.n, 4) * 4
-    sums = Matrix(ArrayInfo(0, tl.float32, shape, (pitch, 1), a.info.device), at=work.arrays)
+    sums = Matrix(ArrayInfo(0, tl.float32, shape, (pitch, 1), a.info.device), at=work.arrays + len(work.memory))
     product = facts(a, b, sums)
     way, product_ns = choose(product, chip)
     if not _apart(product_ns, problem, ns, chip):

@@ -12,6 +12,7 @@ from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, check_operands, new, operand, result
 from tilejit.kernels.chip import current
+from tilejit.kernels.copy import brought, k_first
 from tilejit.kernels.launches import Piece, multiply, stored
 from tilejit.kernels.planning import choose
 from tilejit.kernels.problem import Call, End, facts
@@ -28,8 +29,8 @@ def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any
                    scale_b: Any = None, config: Way | None = None) -> Any:
     """out[offsets[e]:offsets[e + 1]] = a[offsets[e]:offsets[e + 1]] @ b[e] for every group e (contiguous form).
 
-    a [rows, K], row-major; b [groups, K, N], each matrix row- or column-major (fp8 and fp32: column-major); bf16,
-    fp16, fp32 (tf32 products) or fp8; fp32 sums. offsets: int32 [groups + 1] on the device, ascending, at most `rows`;
+    a [rows, K], b [groups, K, N]: bf16, fp16, fp32 (tf32 products) or fp8, copied first where TMA does not read them as
+    they lie; fp32 sums. offsets: int32 [groups + 1] on the device, ascending, at most `rows`;
     groups may be empty and start at any row. Rows outside all groups are not written. scale_a [rows, ceil(K / 128)]
     and scale_b [groups, ceil(N / 128), ceil(K / 128)], both or none: fp32 scales of blocks of fp8 operands, as for
     `matmul_blockscaled`. The result [rows, N] has the inputs' dtype (bf16 for fp8) unless `out` or `out_dtype` says
@@ -42,10 +43,10 @@ def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtyp
                           scale_b: Any = None, expected: int | None = None, config: Way | None = None) -> Any:
     """out[e, :counts[e]] = a[e, :counts[e]] @ b[e] for every group e (masked form; other rows are not written).
 
-    a [groups, capacity, K] and the result [groups, capacity, N] are contiguous stacks of row-major matrices; b as for
-    `grouped_matmul`; counts: int32 [groups] on the device, at most `capacity`. scale_a [groups, capacity, ceil(K /
-    128)], the groups stacked as densely, and scale_b: as for `grouped_matmul`. expected: rows of a usual group, which
-    chooses the tile (default: the capacity)."""
+    a [groups, capacity, K] and the result [groups, capacity, N] are contiguous stacks of row-major matrices, or a is
+    copied first, as b is (`grouped_matmul`); counts: int32 [groups] on the device, at most `capacity`. scale_a [groups,
+    capacity, ceil(K / 128)], the groups stacked as densely, and scale_b: as for `grouped_matmul`. expected: rows of a
+    usual group, which chooses the tile (default: the capacity)."""
     return _run("masked_grouped_matmul", a, b, out, out_dtype, counts, (scale_a, scale_b), True, expected, config)
 
 
@@ -74,16 +75,15 @@ def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None,
     if masked and a.shape[0] != b.shape[0]:
         raise tilejit.LaunchError(f"{what}: a has {a.shape[0]} groups, b {b.shape[0]}")
     mc = result(what, out, (*a.shape[:-1], b.shape[2]), 3)
-    ma, mc = (_flat(what, "a", ma), _flat(what, "out", mc)) if masked else (ma, mc)
     check_operands(what, ma, mb)
-    if not ma.rows_first:
-        raise tilejit.LaunchError(f"{what}: a must be row-major, found strides {list(ma.strides)}")
-    rows, (groups, _, n) = ma.shape[0], mb.shape
+    rows, (groups, _, n) = prod(a.shape[:-1]), mb.shape
     name, length = ("counts", groups) if masked else ("offsets", groups + 1)
     if sizes.dtype != tl.int32 or sizes.shape != (length,) or sizes.strides[0] != 1 and length > 1:
         raise tilejit.LaunchError(f"{what}: {name} must be int32 [{length}], found {sizes.dtype} {list(sizes.shape)}")
     if 0 in (rows, n, groups):
         return work
+    ma, mb = brought(work, (ma, True), (mb, k_first(mb, False)))
+    ma, mc = (_flat(what, "a", ma), _flat(what, "out", mc)) if masked else (ma, mc)
     blocks = (scale_a, scale_b) != (None, None)
     average = tilejit.cdiv(rows, groups) if expected is None else expected
     problem = facts(ma, mb, mc, m=min(2 * average, max(average, FEW)), batches=groups, grouped=True,

@@ -3,27 +3,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import tilejit
 from tilejit.kernels._calls import Work, known_of, place
-from tilejit.kernels._operands import Matrix, new
+from tilejit.kernels._operands import new
 from tilejit.kernels._operator import Array, DType, function
-from tilejit.kernels.chip import Chip
-from tilejit.kernels.copy import LINE, NEW, copy, made, pitched, time
 from tilejit.kernels.launches import add
-from tilejit.kernels.planning import SHORT, Plan, brief, choose, described, likeliest
-from tilejit.kernels.problem import Call, call_of, facts
+from tilejit.kernels.planning import SHORT, brief, choose, described, likeliest
+from tilejit.kernels.problem import Call, call_of
 from tilejit.kernels.product.kernel import product_kernel
-from tilejit.kernels.way import Way
+from tilejit.kernels.routes import PIECE, Route, routed, routes, shortest, strewn
 
 _WHAT = "matmul"
 #: a, b, bias, result, both scales, arguments of an end.
 _ARRAYS = 7
-_EMPTY = Way(64, 64, 4)
-#: Bytes that threads copy into shared memory at once, at least, where K is long.
-_PIECE = 4
 _TUNED = 8
 #: The fastest plan of a call, by its facts.
 _tuned: dict[tuple[Any, ...], str] = {}
@@ -39,9 +33,8 @@ def matmul(a: Array, b: Array, bias: Array | None = None, activation: str | None
     read fastest with K contiguous in both (a row-major, b column-major). scale_a, scale_b: arrays of one fp32 number, 1
     without (`fused_matmul` takes one per row and column). bias [N]. The result has the inputs'
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
-    bytes, and fp8 or fp32 without contiguous K, are copied first, or by threads in pieces of 4 or 8 bytes (of any where
-    K is short).
-    Sums have a fixed order.
+    bytes, of other strides, and fp8 or fp32 without contiguous K, are copied first, or by threads in pieces of 4 or 8
+    bytes (of any where K is short). Sums have a fixed order.
 
     end: a kernel function that makes of the (scaled) fp32 sums what is stored, instead of a bias and an activation:
 
@@ -71,7 +64,7 @@ def plan(a: Any, b: Any, bias: Any = None, activation: str | None = None, out: A
     call = _call(known, activation, *place(known[0]), None)
     if 0 in call.c.shape or not call.problem.k:
         return f"{call.problem}: nothing to {'sum' if 0 not in call.c.shape else 'compute'}"
-    found = _route(call)
+    found = shortest(_routes(call))
     told = f"{', '.join(found.told())}, and:\n" if found.told() else ""
     return told + described(found.call.problem, call.chip)
 
@@ -89,13 +82,13 @@ def _fastest(arrays: tuple[Any, ...], key: tuple[Any, ...]) -> Work:
 
 def _call(infos: tuple[Any, ...], activation: str | None, multiprocessors: int, knobs: Any, own: Any) -> Call:
     """Raises LaunchError for arrays that do not go together."""
-    return call_of(_WHAT, infos, activation, multiprocessors, own, in_place=False)
+    return call_of(_WHAT, infos, activation, multiprocessors, own)
 
 
 @lru_cache(maxsize=1024)
 def _work(*key: Any) -> Work:
     call = _call(*key)
-    return Work(_ARRAYS) if 0 in call.c.shape else routed(call, _route(call))
+    return Work(_ARRAYS) if 0 in call.c.shape else routed(Work(_ARRAYS), call, shortest(_routes(call)), add)
 
 
 @lru_cache(maxsize=1024)
@@ -107,84 +100,11 @@ def _plans(*key: Any) -> dict[str, Work]:
     most = max(1, _TUNED // len(found))
     routes = [route._replace(plan=plan, ns=route.ns - route.plan.ns + plan.ns) for route in found
               for plan in likeliest(route.call.problem, call.chip, most)]
-    return {str(r): routed(call, r) for r in sorted(routes, key=lambda r: r.ns)[:_TUNED]}
-
-
-class Route(NamedTuple):
-    """A call, perhaps of copies, which have no place yet, its plan, and the nanoseconds of both."""
-
-    call: Call
-    plan: Plan
-    ns: float
-
-    @property
-    def copied(self) -> list[bool]:
-        return [x.at == NEW for x in self.call[:3]]
-
-    def told(self) -> list[str]:
-        """What TMA does not do."""
-        p = self.call.problem
-        names = "a copied", "b copied", "result copied", "pieces of a", "pieces of b", "result through pointers"
-        return [name for name, is_so in zip(names, (*self.copied, *p.units, p.stores)) if is_so]
-
-    def __str__(self) -> str:
-        return ", ".join([*self.told(), str(self.plan.way)])
-
-
-def routed(call: Call, found: Route) -> Work:
-    """Copies, the product, and a copy of its result."""
-    work = Work(_ARRAYS)
-    a, b, c = (made(work, x) if x.at == NEW else x for x in found.call[:3])
-    pairs = [(x, y) for x, y in ((call.a, a), (call.b, b)) if x is not y]
-    if pairs:
-        work.launches.append(copy(*pairs))
-    add(work, found.call._replace(a=a, b=b, c=c), found.plan.way)
-    if c is not call.c:
-        work.launches.append(copy((c, call.c)))
-    return work
-
-
-def _route(call: Call) -> Route:
-    return min(_routes(call), key=lambda r: r.ns)
+    return {str(r): routed(Work(_ARRAYS), call, r, add) for r in sorted(routes, key=lambda r: r.ns)[:_TUNED]}
 
 
 def _routes(call: Call) -> Iterator[Route]:
-    """What TMA does not read is copied first, or by threads into the blocks; what it does not write is stored
-    through pointers, or copied."""
-    a, b, c, p, chip, end = call
-    if not p.k:
-        yield Route(call, Plan(_EMPTY, 0.0), 0.0)
-        return
-    short = brief(p, chip)
-    results = [c] if c.in_reach else [c, pitched(c, True, spare=True)]
-    straight = short or p.k_bytes <= (2 * SHORT if strewn(a, True) or strewn(b, False) else SHORT // 2)
-    how = straight, 1 if short else _PIECE, chip
-    for (x, of_x), (y, of_y), z in product(_choices(a, True, *how), _choices(b, False, *how), results):
-        if z is not c and (of_x or of_y):
-            continue
-        ns = chip.second * ((x is not a or y is not b) + (z is not c))
-        ns += sum(time(v, w, chip) for v, w in ((a, x), (b, y), (z, c)) if w is not v)
-        # The first block by TMA waits for its tensor map.
-        ns += chip.latency * (short and not (of_x and of_y))
-        problem = facts(x, y, z, end, units=(of_x, of_y))
-        plan = choose(problem, chip)
-        yield Route(call._replace(a=x, b=y, c=z, problem=problem), plan, ns + plan.ns)
-
-
-def strewn(x: Matrix, k_last: bool) -> bool:
-    """Whether lines are across K, several to one of L2: TMA asks for each."""
-    return x.rows_first != k_last and x.lines[1] * x.dtype.bytes < LINE // 2
-
-
-def _choices(x: Matrix, k_last: bool, straight: bool, least: int, chip: Chip) -> Iterator[tuple[Matrix, int]]:
-    """An operand, or a copy of it, and in what units threads read it (0: TMA does); straight: though TMA can; least:
-    bytes of a unit."""
-    along, narrow = x.rows_first == k_last, x.lines[1] * x.dtype.bytes < LINE
-    turned = x.dtype.bytes == 2 or along
-    as_is, size = x.in_reach and turned, x.unit * x.dtype.bytes
-    if not as_is or narrow and not along:
-        yield pitched(x, k_last if not turned or narrow else x.rows_first), 0
-    if as_is:
-        yield x, 0
-    if turned and chip.hopper and (straight or strewn(x, k_last) or not as_is) and size >= least:
-        yield x, size
+    p, chip = call.problem, call.chip
+    short, slow = brief(p, chip), strewn(call.a, True) or strewn(call.b, False)
+    straight = short or p.k_bytes <= (2 * SHORT if slow else SHORT // 2)
+    return routes(call, lambda problem: choose(problem, chip), straight, 1 if short else PIECE)

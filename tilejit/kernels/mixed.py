@@ -11,6 +11,7 @@ from tilejit.kernels._calls import At, Work, called, given, infos_of
 from tilejit.kernels._operands import check_dense, check_one_of, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import current
+from tilejit.kernels.copy import brought
 from tilejit.kernels.launches import multiply
 from tilejit.kernels.planning import choose
 from tilejit.kernels.problem import Call, End, facts
@@ -26,10 +27,11 @@ def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias
                        config: Way | None = None) -> Any:
     """activation(x @ w^T + bias), where w [N, K] are the weight's integers (less their zeros) times their scales.
 
-    x [M, K]: bf16 or fp16, row-major. weight: int8 [N, K]; or uint8 [N, K / 2], two unsigned 4-bit numbers a byte, the
+    x [M, K]: bf16 or fp16. weight: int8 [N, K]; or uint8 [N, K / 2], two unsigned 4-bit numbers a byte, the
     one of even k low, from which 8 is subtracted, or zeros: integers as numbers of any float type, shaped and strided
     as the scales. scales: [N], or [N, K / group] where group is a multiple of 64 (floats; then they and w are rounded
-    to x's dtype). Rows are multiples of 16 bytes. bias [N]. The result [M, N] has x's dtype unless out says otherwise.
+    to x's dtype). Rows that are no multiples of 16 bytes, and others than
+    contiguous ones, are copied first. bias [N]. The result [M, N] has x's dtype unless out says otherwise.
     split: programs that divide K (default: chosen from the shape); their parts are summed in a fixed order. config:
     all of it, instead of a choice. Raises LaunchError for what does not fit."""
     if out is None:
@@ -48,9 +50,6 @@ def _work(infos: tuple[Any, ...], activation: str | None, split: int | None, con
     if str(mx.dtype) not in ("bf16", "fp16") or bits is None:
         raise tilejit.LaunchError(f"{_WHAT}: x must be bf16 or fp16 and the weight int8 or uint8 (two numbers of 4 "
                                   f"bits a byte), found {mx.dtype} and {mw.dtype}")
-    for name, matrix in (("x", mx), ("weight", mw)):
-        if not matrix.rows_first:
-            raise tilejit.LaunchError(f"{_WHAT}: {name} must be row-major, found strides {list(matrix.strides)}")
     (m, k), n = mx.shape, mw.shape[0]
     if mw.shape[1] * 8 != k * bits:
         raise tilejit.LaunchError(f"{_WHAT}: x is {list(mx.shape)}, the weight {list(mw.shape)} of {bits} bits: rows "
@@ -61,6 +60,7 @@ def _work(infos: tuple[Any, ...], activation: str | None, split: int | None, con
     mc = result(_WHAT, out, (m, n), 5)
     if 0 in (m, n):
         return work
+    mx, mw = brought(work, (mx, True), (mw, True))
     problem = facts(mx, mw.T, mc, step="widen", bits=bits, group=group)
     call = Call(mx, mw.T, mc, problem, current(x.device, multiprocessors), End(given(4, bias), activation=activation))
     t = config or choose(problem, call.chip, split).way

@@ -74,7 +74,7 @@ class Call(NamedTuple):
 
 
 def facts(a: Matrix, b: Matrix, c: Matrix, end: End = End(), **others: Any) -> Problem:
-    of_a, of_b, of_c = (0 if x.in_reach else x.unit * x.dtype.bytes for x in (a, b, c))
+    of_a, of_b, of_c = (0 if x.in_reach or 0 in x.shape else x.unit * x.dtype.bytes for x in (a, b, c))
     pitch_a, pitch_b, pitch_c = (max(x.strides[-2:]) * x.dtype.bytes for x in (a, b, c))
     ended, scaled = (any(x is not None for x in some) for some in ((end.bias, end.activation, end.own), end[1:3]))
     found = Problem(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype.bytes, a.rows_first, b.rows_first,
@@ -84,16 +84,15 @@ def facts(a: Matrix, b: Matrix, c: Matrix, end: End = End(), **others: Any) -> P
 
 
 def call_of(what: str, infos: tuple[Any, ...], activation: str | None, multiprocessors: int, own: Any = None,
-            rank: int = 2, in_place: bool = True, dtypes: tuple[str, ...] = DTYPES) -> Call:
+            rank: int = 2, dtypes: tuple[str, ...] = DTYPES) -> Call:
     """Of arrays 0 and 1 of a call with bias 2, result 3, numbers that scale 4 and 5 (if there are so many) and, for an
-    `own` END, arguments 6. Raises LaunchError for those that do not go together, or (`in_place`) that the tensor cores
-    and TMA do not take as they are."""
+    `own` END, arguments 6. Raises LaunchError for those that do not go together."""
     a, b, bias, c, *scales = infos
-    ma, mb = operand(what, "a", a, 0, rank, in_place), operand(what, "b", b, 1, rank, in_place)
-    check_operands(what, ma, mb, dtypes, in_place)
+    ma, mb = operand(what, "a", a, 0, rank), operand(what, "b", b, 1, rank)
+    check_operands(what, ma, mb, dtypes)
     check_one_of(what, "activation", activation, ACTIVATIONS)
     check_dense(what, "bias", bias, mb.shape[-1])
-    mc = result(what, c, (*map(max, ma.shape[:-2], mb.shape[:-2]), ma.shape[-2], mb.shape[-1]), 3, in_place=in_place)
+    mc = result(what, c, (*map(max, ma.shape[:-2], mb.shape[:-2]), ma.shape[-2], mb.shape[-1]), 3)
     for name, info in zip(("scale_a", "scale_b"), scales):
         if info is not None and (info.dtype != tilejit.language.float32 or any(n != 1 for n in info.shape)):
             raise tilejit.LaunchError(f"{what}: {name} must be one number in fp32, found {info.dtype} "

@@ -1,7 +1,6 @@
 """fp8 matrix product with block scales: a scale per row and 128 of K for A, per 128 x 128 block for B."""
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -10,9 +9,10 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, new
+from tilejit.kernels.copy import brought
 from tilejit.kernels.launches import Piece, multiply
 from tilejit.kernels.planning import choose
-from tilejit.kernels.problem import call_of
+from tilejit.kernels.problem import call_of, facts
 from tilejit.kernels.product import steps
 from tilejit.kernels.product.steps import SCALE_BLOCK
 from tilejit.kernels.way import Way
@@ -25,7 +25,7 @@ def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = No
                        config: Way | None = None) -> Any:
     """(a * scale_a) @ (b * scale_b^T), each scale spread over its block, with fp32 sums; bf16 unless out says so.
 
-    a [M, K] fp8, row-major; b [K, N] fp8, column-major; rows of K bytes that are multiples of 16. scale_a fp32 [M,
+    a [M, K], b [K, N]: fp8, copied first unless K is contiguous, in rows of multiples of 16 bytes. scale_a fp32 [M,
     ceil(K / 128)]: one per row and 128 of K. scale_b fp32 [ceil(N / 128), ceil(K / 128)]: one per 128 x 128 block.
     Both scales may have any strides; those of A are read fastest column by column (M contiguous, columns at multiples
     of 16 bytes, as DeepGEMM has them). config: instead of a choice. Raises LaunchError for what does not fit."""
@@ -64,7 +64,8 @@ def _work(infos: tuple[Any, ...], config: Way | None, multiprocessors: int, knob
     scale_steps(_WHAT, (scale_a, (m, k)), (scale_b, (n, k)))
     if 0 in (m, n):
         return work
-    call = call._replace(problem=replace(call.problem, step="promote"))
+    a, b = brought(work, (call.a, True), (call.b, False))
+    call = call._replace(a=a, b=b, problem=facts(a, b, call.c, step="promote"))
     t = config or choose(call.problem, call.chip).way
     high, (down, across), view = t.computed(t.m, t.n)[0], scale_a.strides, None
     if t.scales_come and down == 1 and k > 0:

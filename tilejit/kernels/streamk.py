@@ -9,9 +9,10 @@ import tilejit.language as tl
 from tilejit.kernels._calls import Work, called
 from tilejit.kernels._operands import new
 from tilejit.kernels._operator import Array, DType, function
+from tilejit.kernels.copy import brought, k_first
 from tilejit.kernels.launches import add
 from tilejit.kernels.planning import choose
-from tilejit.kernels.problem import End, call_of
+from tilejit.kernels.problem import End, call_of, facts
 from tilejit.kernels.way import Way
 
 _WHAT = "matmul_streamk"
@@ -24,10 +25,9 @@ def matmul_streamk(a: Array, b: Array, bias: Array | None = None, activation: st
                    config: Way | None = None) -> Any:
     """activation(scale_a * scale_b * (a @ b) + bias) with fp32 sums, for shapes whose tiles alone do not fill the chip.
 
-    a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major (fp8 and fp32: a row-major,
-    b column-major); strides and addresses multiples of 16 bytes. scale_a, scale_b: arrays of one fp32 number (without:
-    1). bias [N]. The result has the inputs' dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Sums have
-    a fixed order: equal inputs give equal bits.
+    a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, copied first where TMA does not read them as they lie.
+    scale_a, scale_b: arrays of one fp32 number (without: 1). bias [N]. The result has the inputs' dtype (bf16 for fp8)
+    unless `out` or `out_dtype` says otherwise. Sums have a fixed order: equal inputs give equal bits.
     accumulate: out (fp32) += a @ b, in no fixed order; no scales, bias or activation. split: programs a tile; ctas: 1,
     2, 4 or 8 CTAs a program, which divide K (default of both: chosen from the shape). config: all of it, instead of a
     choice. Raises LaunchError for what does not fit. Stream-K: arXiv 2301.03598."""
@@ -49,8 +49,14 @@ def _work(infos: tuple[Any, ...], activation: str | None, accumulate: bool, spli
                                   f"found {dtype}")
     if ctas not in (None, 1, 2, 4, 8) or (ctas or 1) > 1 and split is not None:
         raise tilejit.LaunchError(f"{_WHAT}: ctas is 1, 2, 4 or 8, and without split; found {ctas} and split={split}")
+    if accumulate and not call.c.in_reach:
+        if ctas not in (None, 1):
+            raise tilejit.LaunchError(f"{_WHAT}: CTAs that divide K add to rows at multiples of 16 bytes only")
+        ctas = 1
     if 0 in (m, n):
         return work
+    a, b = brought(work, (call.a, k_first(call.a, True)), (call.b, k_first(call.b, False)))
+    call = call._replace(a=a, b=b, problem=facts(a, b, call.c, call.end))
     t = config or choose(call.problem, call.chip, split, ctas).way
     tiles = t.tiles(m, n)
     if t.stream > tiles or t.parts and t.stream < tiles:

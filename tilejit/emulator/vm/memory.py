@@ -135,17 +135,12 @@ def load(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
                 return
             if record:
                 store64(record + 8 * lane, traced_address(st, space, address, host, warp))
-            if row[k.COUNT] == 0:
-                v = raw_load(host, size)
+            for i in range(count):
+                v = raw_load(host + i * size, size)
                 if row[k.FLAGS] & k.SIGNED:
                     v = low(signed(v, 8 * size), row[k.TARGET])
-                regs[row[k.D] * 32 + lane] = v
-            else:
-                for i in range(count):
-                    v = raw_load(host + i * size, size)
-                    if row[k.FLAGS] & k.SIGNED:
-                        v = low(signed(v, 8 * size), row[k.TARGET])
-                    regs[pool[row[k.POOL] + i] * 32 + lane] = v
+                target = pool[row[k.POOL] + i] if row[k.COUNT] else row[k.D]
+                regs[target * 32 + lane] = v
 
 
 @njit
@@ -166,11 +161,9 @@ def store(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
                 return
             if record:
                 store64(record + 8 * lane, traced_address(st, space, address, host, warp))
-            if row[k.COUNT] == 0:
-                raw_store(host, regs[row[k.B] * 32 + lane], size)
-            else:
-                for i in range(count):
-                    raw_store(host + i * size, regs[pool[row[k.POOL] + i] * 32 + lane], size)
+            for i in range(count):
+                source = pool[row[k.POOL] + i] if row[k.COUNT] else row[k.B]
+                raw_store(host + i * size, regs[source * 32 + lane], size)
 
 
 # Operations of atom, red and the bulk reductions, in this order everywhere.

@@ -6,9 +6,10 @@ import tilejit.language as tl
 
 @tilejit.kernel
 def copy_block(pair, tile):
-    """Block `tile`, R x C, of y [rows, columns] = x. pair: x, y, rows, columns, pitches (between rows if X_ROWS,
-    Y_ROWS, else columns), those flags, R, C, UNIT: elements that lines are multiples of."""
-    x, y, rows, columns, x_pitch, y_pitch, X_ROWS, Y_ROWS, R, C, UNIT = pair
+    """Block `tile`, R x C, of the matrices [rows, columns] of y = x. pair: x, y, rows, columns, and of each elements
+    from matrix to matrix (None: there is one), from line to line and along lines, then whether those are rows; R, C,
+    UNIT: elements that contiguous lines are multiples of."""
+    x, y, rows, columns, x_apart, x_pitch, x_step, y_apart, y_pitch, y_step, X_ROWS, Y_ROWS, R, C, UNIT = pair
     BYTES: tl.constexpr = UNIT * x.dtype.element_ty.primitive_bitwidth // 8
     x, y = tl.multiple_of(x, BYTES), tl.multiple_of(y, BYTES)
     x_pitch, y_pitch = tl.multiple_of(x_pitch, UNIT), tl.multiple_of(y_pitch, UNIT)
@@ -17,11 +18,16 @@ def copy_block(pair, tile):
     else:
         rows = tl.multiple_of(rows, UNIT)
     across = tl.cdiv(columns, C)
+    if x_apart is not None:
+        tiles = across * tl.cdiv(rows, R)
+        x += (tile // tiles).to(tl.int64) * tl.multiple_of(x_apart, UNIT)
+        y += (tile // tiles).to(tl.int64) * tl.multiple_of(y_apart, UNIT)
+        tile %= tiles
     r = ((tile // across) * R + tl.arange(0, R)).to(tl.int64)[:, None]
     c = ((tile % across) * C + tl.arange(0, C)).to(tl.int64)[None, :]
     inside = (r < rows) & (c < columns)
-    source = x + (r * x_pitch + c if X_ROWS else r + c * x_pitch)
-    target = y + (r * y_pitch + c if Y_ROWS else r + c * y_pitch)
+    source = x + (r * x_pitch + c * x_step if X_ROWS else r * x_step + c * x_pitch)
+    target = y + (r * y_pitch + c * y_step if Y_ROWS else r * y_step + c * y_pitch)
     tl.store(target, tl.load(source, inside), inside)
 
 
