@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_conversions import check, element_numbers
 
-from tilejit.layout.clusters import alone, beside, cta_bases, divided_dim, in_tile, own, parts_of, strip, within
+from tilejit.layout.clusters import alone, beside, cta_bases, divided, in_tile, own, parts_of, strip, within
 from tilejit.layout.named import blocked, wgmma_accumulator
 
 relaxed = settings(deadline=None, max_examples=60)
@@ -53,7 +53,7 @@ def test_accumulators_side_by_side(form, odd, bits, ctas):
     (rows, warps), mine = form, odd << bits
     assume(mine <= 256)
     layout = beside(wgmma_accumulator((rows, mine), warps), 1, ctas)
-    assert layout.shape == (rows, mine * ctas) and divided_dim(layout, ctas) == 1
+    assert layout.shape == (rows, mine * ctas) and divided(layout, ctas) == ((1, ctas, 0),)
     numbers = element_numbers(layout)
     assert np.array_equal(np.sort(numbers.ravel()), np.arange(rows * mine * ctas))
     held = places(mine * ctas, ctas)
@@ -127,6 +127,6 @@ def test_what_a_cta_has_alone(form, odd, bits, ctas, dim):
     whole = beside(part, dim, ctas)
     table = whole.table().reshape(-1, 2)
     assert len({tuple(at) for at in table.tolist()}) == len(table) == rows * mine * ctas
-    assert alone(whole, dim, ctas) == part and divided_dim(whole, ctas) == dim
+    assert alone(whole, ((dim, ctas, 0),), ctas) == part and divided(whole, ctas) == ((dim, ctas, 0),)
     size = whole.shape[dim]
     assert all(own(in_tile(at, size, ctas), size, ctas) == at for at in range(size // ctas))

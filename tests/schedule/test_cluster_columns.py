@@ -15,7 +15,7 @@ import tilejit.language as tl
 from tilejit.ir import walk
 from tilejit.ir.text import parse_function
 from tilejit.kernels.product.plain import matmul_kernel
-from tilejit.layout.clusters import divided_dim
+from tilejit.layout.clusters import divided
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 
@@ -129,7 +129,7 @@ def test_stores_are_of_strips(bn, columns, role):
     assert str(fn) == build.scheduled
     acc = next(op for op in walk(fn.body) if op.name == "dot_async").result.type
     tile = getattr(acc, "tile", acc)
-    assert divided_dim(tile.layout, 2) == 1
+    assert divided(tile.layout, 2) == ((1, 2, 0),)
 
 
 def test_the_rows_of_a_product_are_where_they_were():

@@ -10,7 +10,7 @@ from test_cluster import product
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels.product.plain import matmul_kernel
-from tilejit.layout.clusters import divided_dim, in_each, rows_from_each
+from tilejit.layout.clusters import divided, in_each, rows_from_each
 from tilejit.layout.exchange import Parts
 from tilejit.layout.named import wgmma_accumulator
 from tilejit.testing import rel_error
@@ -29,7 +29,7 @@ def test_every_element_is_sent_where_it_is_read(ctas, warps, m, n, rounds):
     if rounds > parts.most_rounds:
         pytest.skip("too small for rounds")
     parts = Parts(source, result, ctas, rounds)
-    assert divided_dim(result, ctas) == 0 and result.is_surjective()
+    assert divided(result, ctas) == ((0, ctas, 0),) and result.is_surjective()
     memory = {}
     for warp in range(warps):
         thread = [parts.source.bases_of("warp")[i] for i in range(warps.bit_length() - 1) if warp >> i & 1]
@@ -84,8 +84,8 @@ def test_the_scheduled_sum():
     assert "%acc_parts = alloc {name=\"acc_parts\", private=true" in text and "buffer<2xuint8[4096]" in text
     assert "barriers {name=\"acc.full\"" in text and "barrier<2, count=8>" in text
     assert "= cluster_sum %acc" in text and "{rounds=2, ctas=2} : fp32[64x32, #l" in text
-    assert "tma_load %a, " in text and "{slice=1}" in text and "multicast" not in text
-    assert "stripes=1, slice=0" in text
+    assert "tma_load %a, " in text and "{slice=((1, 2, 0),)}" in text and "multicast" not in text
+    assert "stripes=1, slice=((0, 2, 0),)" in text
 
 
 @tilejit.kernel

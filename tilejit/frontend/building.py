@@ -42,9 +42,10 @@ def build(source: KernelSource, args: dict[str, Arg], attrs: dict[str, Any]) -> 
         raise CompilationError(f'ping_pong={attrs["ping_pong"]!r} is not legal: use True, False, "scores" or '
                                '"products"', loc)
     target = check_target(attrs, loc)
-    if attrs.get("cluster_split", "M") not in ("M", "N", "K"):
+    if attrs.get("cluster_split", "M") not in ("M", "N", "MN", "K"):
         raise CompilationError(f"cluster_split={attrs['cluster_split']!r} is not legal: the CTAs of a cluster divide "
-                               'rows ("M", the default) or columns ("N") of products, or what they sum over ("K")', loc)
+                               'rows ("M", the default) or columns ("N") of products, both ("MN"), or what they sum '
+                               'over ("K")', loc)
     if not isinstance(attrs.get("schedule", ""), str):
         raise CompilationError(f"schedule={attrs['schedule']!r} is not legal: use the name of a file with what "
                                "kernel.schedule(...) gave", loc)

@@ -40,8 +40,8 @@ class Table:
             together=of(lambda w: w.together), turns=np.array([w.in_turn for w in self.ways], bool),
             strip=of(lambda w: w.strip), parts=of(lambda w: max(1, w.parts)), coming=of(lambda w: w.scales_come),
             warpgroups=of(lambda w: w.warps // 4))
-        high = of(lambda w: w.m // w.ctas if w.beside and not w.columns else w.m)
-        wide = of(lambda w: w.n // w.ctas if w.columns else w.n)
+        high = of(lambda w: w.m // (w.ctas // w.k_ctas // w.across))
+        wide = of(lambda w: w.n // w.across)
         # Those beside one another ask for a share of what they have in common, too.
         f.update(results=high * wide, first=f["m"] // (f["ctas"] / f["k_ctas"]),
                  second=f["n"] // (f["ctas"] / f["k_ctas"]), area=f["m"] * f["n"])

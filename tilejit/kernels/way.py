@@ -94,10 +94,15 @@ class Way:
         return self.ctas > 1 and self.split == "N"
 
     @property
+    def across(self) -> int:
+        """CTAs side by side."""
+        return 1 if self.split in "MK" else self.ctas if self.columns else 2
+
+    @property
     def strip(self) -> int:
         """Columns side by side that a CTA has (`layout.clusters`), at most a line of 16 bits: what TMA reads and
         stores at a time."""
-        return min(64, (self.n & -self.n) // (self.ctas if self.columns else 1))
+        return min(64, (self.n & -self.n) // self.across)
 
     @property
     def sums(self) -> int:
@@ -106,7 +111,7 @@ class Way:
     def roomy(self, result_bytes: int, scaled: bool = False) -> bool:
         """Whether a bias and an activation find registers beside a thread's sums."""
         registers = 160 if self.warps == 12 else 232
-        taken = self.sums + self.n // (self.ctas if self.columns else 1) // 4
+        taken = self.sums + self.n // self.across // 4
         return taken <= registers - (12 if result_bytes < 4 else 36 if scaled else 32)
 
     @property

@@ -5,6 +5,9 @@ from functools import lru_cache
 
 from tilejit.layout.linear import Basis, LinearLayout
 
+#: Dimensions, how many CTAs divide each, and from which bit on a CTA's index says what it has.
+Cuts = tuple[tuple[int, int, int], ...]
+
 
 def cta_bases(layout: LinearLayout, ctas: int) -> tuple[Basis, ...]:
     bits = ctas.bit_length() - 1
@@ -39,11 +42,10 @@ def own(at: int, size: int, ctas: int) -> int:
     return at // (side * ctas) * side + at % side
 
 
-def alone(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
-    shape = tuple(n // ctas if d == dim else n for d, n in enumerate(layout.shape))
-    rows = {n: tuple(tuple(own(x, layout.shape[d], ctas) if d == dim else x for d, x in enumerate(b)) for b in row)
-            for n, row in within(layout, ctas).bases}
-    return LinearLayout.from_bases(rows, shape)
+def alone(layout: LinearLayout, cuts: Cuts, ctas: int) -> LinearLayout:
+    counts = counts_of(layout.rank, cuts)
+    rows = {n: tuple(tuple(map(own, b, layout.shape, counts)) for b in row) for n, row in within(layout, ctas).bases}
+    return LinearLayout.from_bases(rows, tuple(n // c for n, c in zip(layout.shape, counts)))
 
 
 def parts_of(shape: tuple[int, ...], dim: int, ctas: int) -> tuple[Basis, ...]:
@@ -93,12 +95,23 @@ def in_each(layout: LinearLayout, ctas: int) -> LinearLayout:
     return LinearLayout(tuple((n, row + zeros if n == "warp" else row) for n, row in layout.bases), layout.shape)
 
 
-def divided_dim(layout: LinearLayout, ctas: int) -> int | None:
-    bases = cta_bases(layout, ctas)
-    for d, size in enumerate(layout.shape):
-        if size >= ctas and bases == parts_of(layout.shape, d, ctas):
-            return d
-    return None
+def cuts_of(split: str, ctas: int) -> Cuts:
+    both = (0, ctas // 2, 0), (1, 2, ctas.bit_length() - 2)
+    return {"M": ((0, ctas, 0),), "N": ((1, ctas, 0),)}.get(split, both)
+
+
+def counts_of(rank: int, cuts: Cuts) -> list[int]:
+    """Parts of each dimension."""
+    return [next((n for at, n, _ in cuts if at == d), 1) for d in range(rank)]
+
+
+def divided(layout: LinearLayout, ctas: int) -> Cuts:
+    """Empty if they divide it otherwise or not."""
+    both = cuts_of("MN", ctas)
+    found: list[Cuts] = [((d, ctas, 0),) for d in range(layout.rank)]
+    found += [both, tuple((1 - d, n, bit) for d, n, bit in both)] * (layout.rank == 2)
+    return next((cuts for cuts in found if all(layout.shape[d] >= n for d, n, _ in cuts) and cta_bases(layout, ctas) ==
+                 sum((parts_of(layout.shape, d, n) for d, n, _ in cuts), ())), ())
 
 
 def rows_from_each(layout: LinearLayout, ctas: int) -> LinearLayout:

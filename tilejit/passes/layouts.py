@@ -8,7 +8,7 @@ from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, divides_k, edge_at, listed, reached, total_warps, uses
 from tilejit.ir.ahead import ahead_problem
 from tilejit.ir.types import Tile
-from tilejit.layout.clusters import beside, in_each, rows_from_each
+from tilejit.layout.clusters import beside, counts_of, cuts_of, in_each, rows_from_each
 from tilejit.layout.convert import cost, plan
 from tilejit.layout.fma import fma_accumulator
 from tilejit.layout.linear import LinearLayout
@@ -115,12 +115,14 @@ class Assignment:
                 part = in_each(wgmma_accumulator(shape, self.warps // self.ctas), self.ctas)  # type: ignore[arg-type]
                 rows_from_each(part, self.ctas)
                 return part
-            if self.fn.attrs.get("cluster_split") == "N" and self.ctas > 1:
-                part = wgmma_accumulator((shape[0], shape[1] // self.ctas), self.warps // self.ctas)
-                return beside(part, 1, self.ctas)
-            if self.ctas > 1 and self.warps % 3 == 0:
-                part = wgmma_accumulator((shape[0] // self.ctas, shape[1]), self.warps // self.ctas)
-                return beside(part, 0, self.ctas)
+            split = self.fn.attrs.get("cluster_split", "M")
+            if self.ctas > 1 and (split != "M" or self.warps % 3 == 0):
+                cuts = cuts_of(split, self.ctas)
+                high, wide = counts_of(2, cuts)
+                part = wgmma_accumulator((shape[0] // high, shape[1] // wide), self.warps // self.ctas)
+                for d, n, _ in cuts:
+                    part = beside(part, d, n)
+                return part
             return wgmma_accumulator(shape, self.warps)  # type: ignore[arg-type]
         except ValueError as e:
             raise CompilationError(f"dot: {e}", dot.loc) from None

@@ -12,7 +12,7 @@ from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.kernel import tensor_map
 from tilejit.ptx.pack import store_shared, words
 from tilejit.ptx.smem import accesses, slot_address
-from tilejit.ptx.tma import block_dim, box_of, coordinates, in_blocks, pieces, wait_phase
+from tilejit.ptx.tma import block_dim, box_of, coordinates, in_blocks, own_parts, pieces, wait_phase
 
 
 @emits("tma_store")
@@ -26,10 +26,10 @@ def _tma_store(e: Emitter, op: Op) -> None:
     slots, shape = buffer.slots // stripes, list(tile.shape)
     base, where, meet = slot_address(e, ring, "0"), [e.scalar(o) for o in offsets], e.sync
     leader = p.new("pred", "setp.eq.u32", e.role.tid, 0)
-    if "slice" in op.attrs:
-        d, at = op.attrs["slice"], block_dim(desc, buffer, op.attrs["slice"])
-        where[at] = p.new("b32", "mad.lo.s32", e.rank, strip(shape[d], e.fn.attrs["num_ctas"]), where[at])
-        shape[d] //= e.fn.attrs["num_ctas"]
+    for d, parts, which in own_parts(e, op):
+        at = block_dim(desc, buffer, d)
+        where[at] = p.new("b32", "mad.lo.s32", which, strip(shape[d], parts), where[at])
+        shape[d] //= parts
     if stripes > 1:
         meet, leader = e.warpgroup_sync, warpgroup_leader(e)
         base = p.new("b32", "mad.lo.u32", e.warpgroup(), slots * buffer.slot_stride, base)
@@ -91,11 +91,11 @@ def _tma_put(e: Emitter, op: Op) -> None:
     buffer = ring.type
     assert isinstance(buffer, Buffer) and isinstance(desc.type, Desc)
     where, start = [e.scalar(o) for o in offsets], op.attrs["piece"] * op.attrs["size"]
-    if "slice" in op.attrs:
-        d, ctas = block_dim(desc, buffer, op.attrs["slice"]), e.fn.attrs["num_ctas"]
+    for dim, parts, which in own_parts(e, op):
+        d = block_dim(desc, buffer, dim)
         whole = desc.type.block_shape[d]
-        where[d] = e.p.new("b32", "mad.lo.s32", e.rank, strip(whole, ctas), where[d])
-        start = in_tile(start, whole, ctas) if op.attrs["slice"] == op.attrs["axis"] else start
+        where[d] = e.p.new("b32", "mad.lo.s32", which, strip(whole, parts), where[d])
+        start = in_tile(start, whole, parts) if dim == op.attrs["axis"] else start
     if op.attrs["stripes"] > 1:
         _to_stripe(e, op, desc, buffer, where, e.role.group)
     _copy(e, op, desc, buffer, slot_address(e, ring, e.scalar(slot)), where, start)
@@ -105,9 +105,8 @@ def _tma_put(e: Emitter, op: Op) -> None:
 def _to_stripe(e: Emitter, op: Op, desc: Value, buffer: Buffer, where: list[str], group: str) -> None:
     dim = 1 - op.attrs["axis"]
     step, at = buffer.shape[dim], block_dim(desc, buffer, dim)
-    if op.attrs.get("slice") == dim:
-        ctas = e.fn.attrs["num_ctas"]
-        step = in_tile(step, step * op.attrs["stripes"] * ctas, ctas)
+    for d, parts, _ in op.attrs.get("slice", ()):
+        step = in_tile(step, step * op.attrs["stripes"] * parts, parts) if d == dim else step
     where[at] = e.p.new("b32", "mad.lo.s32", group, step, where[at])
 
 

@@ -57,18 +57,34 @@ def block_dim(desc: Value, buffer: Buffer, dim: int) -> int:
     return dim + len(desc.desc.block_shape) - len(buffer.shape)
 
 
-def copied(buffer: Buffer, op: Op) -> Buffer:
-    shape = list(buffer.shape)
-    shape[slowest(buffer)] //= op.attrs.get("multicast", 1)
-    return Buffer(tuple(shape), buffer.elem, buffer.slots, buffer.swizzle, buffer.order)
+def copied(op: Op, desc: Value, buffer: Buffer) -> tuple[Buffer, int]:
+    """What a CTA copies of every so many elements of the slowest dimension: of each strip, if it has strips."""
+    blocks = in_blocks(buffer, desc)
+    shape, d = list(blocks.shape), slowest(blocks)
+    unit = shape[d]
+    if "multicast" in op.attrs:
+        for dim, count, _ in op.attrs.get("slice", ()):
+            unit = strip(unit * count, count) if block_dim(desc, buffer, dim) == d else unit
+        shape[d] = unit // op.attrs["multicast"][0]
+    return Buffer(tuple(shape), blocks.elem, blocks.slots, blocks.swizzle, blocks.order), unit
 
 
 def box_of(e: Emitter, op: Op, desc: Value, buffer: Buffer) -> tuple[int, ...]:
-    box = list(tma_box(copied(in_blocks(buffer, desc), op)))
-    if op.name == "tma_load" and "slice" in op.attrs:
-        d, ctas = block_dim(desc, buffer, op.attrs["slice"]), e.fn.attrs["num_ctas"]
-        box[d] = min(box[d], strip(in_blocks(buffer, desc).shape[d] * ctas, ctas))
+    box = list(tma_box(copied(op, desc, buffer)[0]))
+    for dim, count, _ in op.attrs.get("slice", ()) if op.name == "tma_load" else ():
+        d = block_dim(desc, buffer, dim)
+        box[d] = min(box[d], strip(in_blocks(buffer, desc).shape[d] * count, count))
     return tuple(box)
+
+
+def own_parts(e: Emitter, op: Op) -> list[tuple[int, int, str]]:
+    """(dimension, parts, which of them is this CTA's) of what a CTA has a part of."""
+    return [(d, n, _which(e, n, bit)) for d, n, bit in op.attrs.get("slice", ())]
+
+
+def _which(e: Emitter, count: int, bit: int) -> str:
+    ctas = e.fn.attrs["num_ctas"]
+    return e.rank if count == ctas else e.p.new("b32", "bfe.u32", e.rank, bit, count.bit_length() - 1)
 
 
 def pieces(buffer: Buffer, shape: tuple[int, ...], box: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
@@ -219,20 +235,29 @@ def _tma_load(e: Emitter, op: Op) -> None:
     where = barrier_address(e, barrier, slot)
     tmap = tensor_map(e, op)
     blocks, starts = in_blocks(buffer, op.operands[3]), [e.scalar(o) for o in offsets]
-    part, box, many, mask = copied(blocks, op), box_of(e, op, op.operands[3], buffer), "", []
-    places = pieces(blocks, part.shape, box)
-    if "slice" in op.attrs:
-        d, ctas = block_dim(op.operands[3], buffer, op.attrs["slice"]), e.fn.attrs["num_ctas"]
-        size = blocks.shape[d] * ctas
-        starts[d] = p.new("b32", "mad.lo.s32", e.rank, strip(size, ctas), starts[d])
-        places = [((*at[:d], in_tile(at[d], size, ctas), *at[d + 1:]), offset) for at, offset in places]
-    elif "multicast" in op.attrs:
-        d = slowest(blocks)
-        starts[d] = p.new("b32", "mad.lo.s32", e.rank, part.shape[d], starts[d])
+    (part, unit), d = copied(op, op.operands[3], buffer), slowest(blocks)
+    many, mask, box = "", list[str](), box_of(e, op, op.operands[3], buffer)
+    shares = [(*at[:d], at[d] + first, *at[d + 1:]) for first in range(0, blocks.shape[d], unit)
+              for at, _ in pieces(part, part.shape, box)]
+    places = [(at, slot_offset(blocks, at)) for at in shares]
+    for dim, count, which in own_parts(e, op):
+        cut = block_dim(op.operands[3], buffer, dim)
+        size = blocks.shape[cut] * count
+        starts[cut] = p.new("b32", "mad.lo.s32", which, strip(size, count), starts[cut])
+        places = [((*at[:cut], in_tile(at[cut], size, count), *at[cut + 1:]), offset) for at, offset in places]
+    if "multicast" in op.attrs:
+        (count, bit), ctas = op.attrs["multicast"], e.fn.attrs["num_ctas"]
+        which, all_of = _which(e, count, bit), sum(1 << (i << bit) for i in range(count))
+        starts[d] = p.new("b32", "mad.lo.s32", which, part.shape[d], starts[d])
         # The bytes of the shares before: a share may begin inside a swizzle pattern, which goes by addresses.
         before = slot_rows(part) * span_elements(blocks) * blocks.elem.bytes
-        base = p.new("b32", "mad.lo.u32", e.rank, before, base)
-        many, mask = ".multicast::cluster", [p.new("b16", "mov.u16", (1 << op.attrs["multicast"]) - 1)]
+        base = p.new("b32", "mad.lo.u32", which, before, base)
+        many = ".multicast::cluster"
+        if count == ctas:
+            mask = [p.new("b16", "mov.u16", all_of)]
+        else:
+            first = p.new("b32", "and.b32", e.rank, ctas - 1 - (count - 1 << bit))
+            mask = [p.new("b16", "cvt.u16.u32", p.new("b32", "shl.b32", all_of, first))]
     hint, policy = cache_hint(e, op)
     many, mask = many + hint, [*mask, *policy]
     for at, offset in places:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Block, Op, Value
 from tilejit.ir.types import Buffer, DType, Pending, Tile
-from tilejit.layout.clusters import divided_dim, own
+from tilejit.layout.clusters import counts_of, divided, own
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.shared import slot_rows, span_elements
 from tilejit.ptx.emit import Emitter, emits, reg_class
@@ -167,8 +167,8 @@ def _descriptor(e: Emitter, dot: Op, index: int, address: str) -> str:
     starts = [basis[index] for basis in layout.bases_of("warp")[2:e.role.warp_bits]]
     start = address
     if any(starts):
-        if e.rank and divided_dim(layout, ctas) == index:
-            starts = [own(at, size, ctas) for at in starts]
+        if e.rank:
+            starts = [own(at, size, counts_of(2, divided(layout, ctas))[index]) for at in starts]
         offset = e.bit_sum([(e.warpgroup(), [operand.offset(at, 0) for at in starts])])
         start = p.new("b32", "add.u32", address, offset)
     # In a cluster, addresses of a CTA's own shared memory have its rank from bit 24 on, where descriptors have offsets.

@@ -8,7 +8,7 @@ from tilejit.errors import ClusterError
 from tilejit.ir import Function, Op, divides_k, listed
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Tile, shape_of
-from tilejit.layout.clusters import cta_bases, divided_dim, strip, strip_size
+from tilejit.layout.clusters import Cuts, cta_bases, cuts_of, divided, strip, strip_size
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.loads import shared_operand
 from tilejit.schedule.rings import Ring
@@ -20,27 +20,29 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
     ctas = fn.attrs.get("num_ctas", 1)
     if ctas == 1:
         return
-    by_k, by_columns = divides_k(fn), fn.attrs.get("cluster_split") == "N"
+    by_k = divides_k(fn)
+    cuts = cuts_of("M" if by_k else fn.attrs.get("cluster_split", "M"), ctas)
     ops = listed(fn.body)
     tiles = [ring for ring in rings if ring.kind != "row"]
     form = "the kernel is not specialised" if tiles and "producers" not in fn.attrs else ""
     if not form and not all(ring.views for ring in tiles):
         form = "blocks that are read into registers cannot be divided between CTAs"
-    for problem, loc in chain([(form, fn.loc)], ((_op_problem(op, ctas, by_k, int(by_columns)), op.loc) for op in ops)):
+    for problem, loc in chain([(form, fn.loc)], ((_op_problem(op, ctas, by_k, cuts), op.loc) for op in ops)):
         if problem:
             raise ClusterError(f"num_ctas={ctas}: {problem}", loc)
     for dot in [op for op in ops if op.name == "dot"]:
         for index in (0, 1):
             load, transposed = shared_operand(dot.operands[index])  # type: ignore[misc]
-            if by_k or index == by_columns:  # their own K of both, rows of the first, columns of the second
-                load.attrs["slice"] = int(transposed != ((index == 0) == by_k))
+            for d, n, bit in cuts:  # their own K of both, rows of the first, columns of the second
+                if by_k or d == index:
+                    load.attrs["slice"] = ((int(transposed != ((index == 0) == by_k)), n, bit),)
+                else:
+                    load.attrs["multicast"] = n, bit
     for i, ring in enumerate(rings):
         for load in ring.loads if ring.kind == "row" else ():
             if (size := strip_size(load.result.layout, ctas)) is not None:  # None: a small row, all of it for each
                 load.attrs.update(strip=size, ctas=ctas)
-        shared = [load for load in ring.loads if ring.kind != "row" and "slice" not in load.attrs]
-        for load in shared:
-            load.attrs["multicast"] = ctas
+        shared = [load for load in ring.loads if "multicast" in load.attrs]
         if shared and ring.text not in [other.text for other in rings[:i] if other.text]:
             names = ", ".join(load.result.name for load in shared)
             fn.say("multicast", f"cluster of {ctas} CTAs: {names} by multicast", ring.name, ctas=ctas)
@@ -50,11 +52,11 @@ def divide(fn: Function, rings: Sequence[Ring]) -> None:
         fn.say("atomics", "atomics of one number: one CTA does them, and tells the others")
 
 
-def _op_problem(op: Op, ctas: int, by_k: bool, dim: int) -> str:
+def _op_problem(op: Op, ctas: int, by_k: bool, cuts: Cuts) -> str:
     if op.name == "dot":
         if any(shared_operand(op.operands[i]) is None for i in (0, 1)):
             return "operands of products must be loaded through descriptors"
-        if not by_k and divided_dim(op.result.layout, ctas) != dim:
+        if not by_k and divided(op.result.layout, ctas) != cuts:
             return (f"a product of {op.result.tile.shape[0]} rows does not divide: it takes 64 for every warpgroup of "
                     "every CTA")
         return ""

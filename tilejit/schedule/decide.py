@@ -8,6 +8,7 @@ from tilejit.ir import Function, Op, listed, uses
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Buffer, Tile
+from tilejit.layout.clusters import counts_of
 from tilejit.schedule.cluster import divide
 from tilejit.schedule.cluster_barrier import of_one_number
 from tilejit.schedule.fragments import fragment_reads
@@ -147,7 +148,7 @@ def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
         each = groups if ring.local else 1
         for k, load in enumerate(ring.loads):
             load.attrs.update(index=k, buffer=_buffer(load, ring.slots * each, fn.attrs.get("num_ctas", 1)))
-        peers = max(load.attrs.get("multicast", 1) for load in ring.loads)
+        peers = fn.attrs.get("num_ctas", 1) if any("multicast" in load.attrs for load in ring.loads) else 1
         alone = ring.kind == "async" and "producers" not in fn.attrs and warps * each * peers == 1
         ring.channel = next((r.name for r in rings[:i] if r.channel == r.name and _goes_on(ring, r, rings[:i], groups)),
                             ring.name)
@@ -173,8 +174,8 @@ def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
 
 def _buffer(load: Op, slots: int, ctas: int) -> Buffer:
     t, size = load.result.tile, load.result.dtype.bytes
-    cut = 0 if "strip" in load.attrs else load.attrs.get("slice")
-    shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
+    cuts = ((0, ctas, 0),) if "strip" in load.attrs else load.attrs.get("slice", ())
+    shape = tuple(n // parts for n, parts in zip(t.shape, counts_of(len(t.shape), cuts)))
     if load.attrs.get("unaligned"):  # 16 bytes more for each strip, or the row
         strip = load.attrs.get("strip")
         shape = (shape[0] + (shape[0] // strip if strip else 1) * 16 // size,)

@@ -7,6 +7,7 @@ from functools import partial
 
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed, loop_around
 from tilejit.ir.types import Buffer, Tile, int32, shape_of
+from tilejit.layout.clusters import counts_of
 from tilejit.schedule.buffers import barriers_of
 from tilejit.schedule.cluster_barrier import orders
 from tilejit.schedule.loads import backward_slice, groups_of, slice_problem
@@ -123,9 +124,8 @@ class _Ring:
     opposite: dict[tuple[Value, Block | None], Value] = field(default_factory=dict)  # a parity, where it is known
 
     def pieces(self, store: Op) -> int:
-        axis, ctas = store.attrs["axis"], self.fn.attrs.get("num_ctas", 1)
-        mine = shape_of(store.operands[1].type)[axis] // (ctas if store.attrs.get("slice") == axis else 1)
-        return int(mine // store.attrs["size"])
+        axis, shape = store.attrs["axis"], shape_of(store.operands[1].type)
+        return shape[axis] // counts_of(len(shape), store.attrs.get("slice", ()))[axis] // int(store.attrs["size"])
 
     def rounds(self, store: Op) -> int:
         """How often a store goes through all slots."""

@@ -7,7 +7,7 @@ from typing import Any
 from tilejit.errors import ClusterError
 from tilejit.ir import Builder, Function, Op, Value, beside, erase, listed
 from tilejit.ir.types import Buffer, DType, Tile
-from tilejit.layout.clusters import alone, divided_dim
+from tilejit.layout.clusters import Cuts, alone, divided
 from tilejit.layout.staging import splits_by_registers, stripes_of, turned
 from tilejit.schedule.buffers import alloc, barriers, top_of
 
@@ -24,7 +24,7 @@ def is_store(op: Op) -> bool:
 @dataclass(frozen=True)
 class Staging:
     """How a store is staged in one CTA: pieces of `size` elements along `axis`, a `buffer` of `slots` for each of the
-    `stripes` of the other dimension, one a warpgroup (with one all write a piece together). slice: the dimension of
+    `stripes` of the other dimension, one a warpgroup (with one all write a piece together). cuts: the dimensions of
     which the CTAs of a cluster store a part each."""
 
     size: int
@@ -32,11 +32,11 @@ class Staging:
     slots: int
     stripes: int
     buffer: Buffer
-    slice: int | None
+    cuts: Cuts
 
     @property
     def attrs(self) -> dict[str, Any]:
-        cut = {} if self.slice is None else {"slice": self.slice}
+        cut = {"slice": self.cuts} if self.cuts else {}
         return {"size": self.size, "axis": self.axis, "stripes": self.stripes, **cut}
 
 
@@ -45,14 +45,14 @@ def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Stagin
     CTAs of a cluster do not divide along one dimension of the block."""
     desc = op.operands[0].desc
     assert isinstance(t.elem, DType) and t.layout is not None
-    ctas, shape, layout, cut = fn.attrs.get("num_ctas", 1), t.shape, t.layout, None
+    ctas, shape, layout, cuts = fn.attrs.get("num_ctas", 1), t.shape, t.layout, Cuts()
     merged = desc.ahead_of(len(shape)) is None  # some of its rows would be no block
     if ctas > 1:
-        cut = divided_dim(t.layout, ctas)
-        if cut is None or merged:
+        cuts = divided(t.layout, ctas)
+        if not cuts or merged:
             raise ClusterError(f"num_ctas={ctas}: what is stored is not divided along one dimension", op.loc)
-        shape = tuple(n // ctas if d == cut else n for d, n in enumerate(t.shape))
-        layout = alone(t.layout, cut, ctas)
+        layout = alone(t.layout, cuts, ctas)
+        shape = layout.shape
     axis = 0 if turned(layout) and not merged else len(shape) - 1
     size, stripes = min(shape[axis] & -shape[axis], LINE // t.elem.bytes), 1
     if not splits_by_registers(layout, size, axis):
@@ -67,7 +67,7 @@ def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Stagin
     if stripes > 1:
         piece[1 - axis] //= stripes
     buffer = Buffer.of(Tile(tuple(piece), t.elem), slots * stripes, tuple(reversed(range(len(shape)))))
-    return Staging(size, axis, slots, stripes, buffer, cut)
+    return Staging(size, axis, slots, stripes, buffer, cuts)
 
 
 def stage_stores(fn: Function) -> Function:

@@ -21,7 +21,7 @@ import tilejit
 from tilejit.kernels import launches, planning
 from tilejit.kernels._calls import Work
 from tilejit.kernels._operands import Matrix
-from tilejit.kernels.chip import Chip, current, load
+from tilejit.kernels.chip import Chip, current
 from tilejit.kernels.estimate import Table, estimate
 from tilejit.kernels.problem import Call, Problem, facts
 from tilejit.kernels.way import Way
@@ -30,8 +30,8 @@ FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "late
           "line", "store", "stored", "part", "exchange", "outside", "pair", "behind", "within")
 #: Where a fit starts with terms that a chip's numbers leave out.
 STARTS = {"outside": 1.0, "pair": 0.1, "behind": 2.0, "within": 0.1}
-#: How firmly rates stay near those that a fit starts with; the best ways decide.
-PRIORS = (0.1, 1.0, 3.0, 10.0, 30.0)
+#: How firmly rates stay near those that a fit starts with.
+PRIOR = 0.3
 #: The likeliest ways that are measured of a product, and others that should take at most so much longer.
 LIKELY, OTHERS, WITHIN = 14, 8, 2.5
 #: At most: M and N, K, multiplications, elements of both operands.
@@ -171,7 +171,7 @@ def raced(graphs: Sequence[tuple[Any, int]], rounds: int = 4) -> list[float]:
     return [statistics.median(t) for t in times]
 
 
-def fit(times: Sequence[Times], chip: Chip, rounds: int = 30, prior: float = PRIORS[0]) -> Chip:
+def fit(times: Sequence[Times], chip: Chip, rounds: int = 30) -> Chip:
     """The chip with the numbers of `FITTED` that fit best (Levenberg-Marquardt, in logarithms)."""
     tables = [(p, Table(tuple(w for w, _ in rows)), np.array([t for _, t in rows])) for p, rows in times if rows]
     weights = [(t.min() / t) ** 0.75 for _, _, t in tables]
@@ -183,7 +183,7 @@ def fit(times: Sequence[Times], chip: Chip, rounds: int = 30, prior: float = PRI
     def off(v: Any) -> Any:
         c = made(v)
         near = [np.log(estimate(p, table, c) / t) * w for (p, table, t), w in zip(tables, weights)]
-        return np.concatenate([*near, prior * (v - start)])
+        return np.concatenate([*near, PRIOR * (v - start)])
 
     start = v = np.log([max(STARTS.get(n, 1e-6), getattr(chip, n)) for n in FITTED])
     r, damping = off(v), 1e-2
@@ -204,14 +204,6 @@ def fit(times: Sequence[Times], chip: Chip, rounds: int = 30, prior: float = PRI
         if done:
             break
     return made(v)
-
-
-def validated(times: Sequence[Times], chip: Chip, folds: int = 3) -> float:
-    def choice(prior: float) -> float:
-        held = [(times[i::folds], [r for j, r in enumerate(times) if j % folds != i]) for i in range(folds)]
-        return sum(judged(test, fit(seen, chip, 12, prior))["choice"] for test, seen in held if test and seen)
-
-    return min(PRIORS, key=choice)
 
 
 def judged(times: Sequence[Times], chip: Chip) -> dict[str, float]:
@@ -253,9 +245,8 @@ def calibrate(seconds: float, seed: int | None, times: Path | None, out: Path | 
 
             measure(seconds, seed, chip, keep)
     seen, held = [r for i, r in enumerate(rows) if i % 3], rows[::3]
-    prior = validated(seen, chip)
-    fitted = fit(seen, chip, prior=prior)
-    origin = {"gpu": tilejit.device_name(), "seed": seed, "prior": prior, "fitted": judged(seen, fitted),
+    fitted = fit(seen, chip)
+    origin = {"gpu": tilejit.device_name(), "seed": seed, "fitted": judged(seen, fitted),
               "held out": judged(held, fitted), "held out, before": judged(held, chip)}
     print(json.dumps(origin))
     if out is not None:
@@ -269,5 +260,3 @@ def write(chip: Chip, path: Path) -> None:
 
     path.write_text(json.dumps({k: short(v) for k, v in asdict(chip).items() if k != "hopper"}, indent=1) + "\n")
 
-
-__all__ = ["calibrate", "fit", "judged", "load", "measure", "read", "write"]

@@ -113,8 +113,9 @@ def mbar_expect(o: Op) -> None:
 def tma_load(o: Op) -> None:
     """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot].
 
-    slice: the dimension of which the buffer holds only this CTA's part. multicast: the number of CTAs, each of which
-    copies its part of the rows into that slot of all. evict: "evict_first" or "evict_last", of L2.
+    slice: the dimension of which the buffer holds only this CTA's part, how many there are, and from which bit on its
+    index says which. multicast: the number of CTAs that hold the same, each of which copies its part of the rows into
+    that slot of all of them; and from which bit on their index says which. evict: "evict_first" or "evict_last", of L2.
     """
 
 
@@ -270,10 +271,10 @@ def order_stay(o: Op) -> None:
 def tma_store(o: Op) -> None:
     """Stage pieces of a tile, `size` elements along an axis each, through buffer's slots in turn and store each by TMA.
 
-    stripes: each warpgroup stores its own stripe of the other dimension, through its own slots. slice: the dimension of
-    which each CTA stores its part. kind (add min max and or xor): combine with memory, element by element. Elementwise
-    ops right before it that only it needs are computed piece by piece. role: another one is to do it (`split` puts
-    `stage` and `tma_put` in its place).
+    stripes: each warpgroup stores its own stripe of the other dimension, through its own slots. slice: the dimensions
+    of which each CTA stores its part, as of `tma_load`. kind (add min max and or xor): combine with memory, element by
+    element. Elementwise ops right before it that only it needs are computed piece by piece. role: another one is to do
+    it (`split` puts `stage` and `tma_put` in its place).
 
     A slot is written again after its store has been read (`wait_group.read`), or `now`: that is waited for at once.
     """
@@ -289,8 +290,8 @@ def stage(o: Op) -> None:
     """
 
 
-@op("tma_put", "desc buffer slot offsets*", "piece size axis stripes slice? kind?", effects="write shared_read sync",
-    traits="scheduled tensor_map")
+@op("tma_put", "desc buffer slot offsets*", "piece size axis stripes slice? kind?",
+    effects="write shared_read sync", traits="scheduled tensor_map")
 def tma_put(o: Op) -> None:
     """One thread starts the store of buffer[slot], the piece with that number, as a bulk group of its own.
 

@@ -149,9 +149,10 @@ def _read(m: Any, o: Op, x: Any) -> Any:
 
 @scheduled.tma_load.meaning
 def _tma_load(m: Any, o: Op, ring: Ring, slot: Any, barriers: Barriers, desc: Any, *offsets: Any) -> list[Any]:
-    t, cut = o.operands[3].type, o.attrs.get("slice")
+    t = o.operands[3].type
     assert isinstance(t, Desc)
-    shape = tuple(n * m.fn.attrs["num_ctas"] if d == cut else n for d, n in enumerate(ring.shape))
+    parts = {d: count for d, count, _ in o.attrs.get("slice", ())}
+    shape = tuple(n * parts.get(d, 1) for d, n in enumerate(ring.shape))
     return _fill(m, ring, slot, memory.read_block(m, o, desc, t.elem, offsets).reshape(shape))
 
 

@@ -110,12 +110,7 @@ def one_of(run, index, source, RUN: tl.constexpr):
 
 @tilejit.kernel
 def widen(p, at):
-    """First operands of 8 or 4 bits become 16-bit numbers in the registers from which the products take them, times the
-    scales of groups of K; a scale for all of K multiplies the sums instead.
-
-    p.step: scales and zeros (or None), their strides down and across, BITS, STEPS: blocks of K that share a number (0:
-    all), RUN: numbers side by side in each 64 bits (1: anywhere). A part of K, of `at.by`, is a run of blocks here.
-    """
+    """First operands of 8 or 4 bits become 16-bit numbers in registers, times scales (docs/modules.md)."""
     scales, zeros, down, across, BITS, STEPS, RUN = p.step
     rows = at.m + tl.arange(0, p.BM)
     inside = rows < p.M

@@ -49,12 +49,7 @@ def parts(p, args):
 
 @tilejit.kernel
 def stream(p, args):
-    """Stream-K (arXiv 2301.03598). args: STREAM, GROUP. The first STREAM tiles are cut into as many equal runs of
-    blocks of K as there are programs; the rest are whole tiles.
-
-    Programs take their last tile first: whoever needs a tile's early parts waits only for what runs at the same time.
-    All programs must be resident.
-    """
+    """Stream-K (arXiv 2301.03598) (docs/modules.md)."""
     STREAM, GROUP = args
     tiles_m = tl.cdiv(p.M, p.BM)
     tiles_n = tl.cdiv(p.N, p.BN)
@@ -79,10 +74,7 @@ def stream(p, args):
 
 @tilejit.kernel
 def groups(p, args):
-    """Tiles of groups of rows (p.SWAP: of columns) of unequal sizes, which every program reads on its way: they may
-    come from the kernel before. Tiles that hang over a group's end read rows of the next one, and store none of them.
-    args: sizes, how many groups, CAPACITY: None where group e has rows sizes[e] to sizes[e + 1], else sizes[e] rows
-    from row e * CAPACITY on."""
+    """Tiles of groups of rows, or columns, of unequal sizes, read on the way (docs/modules.md)."""
     sizes, count, CAPACITY = args
     BR: tl.constexpr = p.BN if p.SWAP else p.BM
     BC: tl.constexpr = p.BM if p.SWAP else p.BN
