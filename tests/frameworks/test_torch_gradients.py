@@ -89,6 +89,21 @@ PRODUCTS = {
        for a, b, activation in ((3, 3, None), (3, 3, "relu"), (3, 1, "silu"), (1, 3, "gelu"), (1, 1, "relu"))},
     "batched without a bias, in fp32": (
         ((2, 8, 16), (2, 16, 24)), lambda a, b: kernels.batched_matmul(a, b, out_dtype=torch.float32), torch.bmm),
+    **{f"fused {activation}": (
+        ((40, 24), (24, 56), (56,), (40, 56)),
+        lambda a, b, bias, r, f=activation: kernels.fused_matmul(a, b, bias=bias, activation=f, residual=r),
+        lambda a, b, bias, r, f=activation: act(a @ b + bias, f) + r) for activation in (None, "relu", "gelu", "silu")},
+    "fused, without more": (((40, 24), (24, 56)), lambda a, b: kernels.fused_matmul(a, b, activation="relu"),
+                            lambda a, b: torch.relu(a @ b)),
+    **{f"gated {activation}": (
+        ((40, 24), (2, 56, 24), (2, 56), (40, 56)),
+        lambda a, w, bias, r, f=activation: kernels.gated_matmul(a, w.mT, bias=bias, activation=f, residual=r),
+        lambda a, w, bias, r, f=activation: act(a @ w[0].T + bias[0], f) * (a @ w[1].T + bias[1]) + r)
+       for activation in (None, "relu", "gelu", "silu")},
+    "gated of matrices apart": (
+        ((33, 24), (3, 40, 24)), lambda a, w: kernels.gated_matmul(a, w[::2].mT, scale_a=torch.ones(1) / 2),
+        lambda a, w: F.silu(a @ w[0].T / 2) * (a @ w[2].T / 2)),
+    "swiglu": (((40, 24), (112, 24)), lambda a, w: kernels.swiglu(a, w.T), lambda a, w: F.silu(a @ w[:56].T) * (a @ w[56:].T)),
     "stream-k": (((24, 256), (256, 40), (40,)), lambda *x: kernels.matmul_streamk(*x, "gelu", split=2),
                  lambda a, b, bias: F.gelu(a @ b + bias)),
     "scaled": (((33, 20), (20, 17), (17,)), lambda *x: kernels.matmul(*x, "silu", scale_a=torch.ones(1) / 2, scale_b=torch.ones(1) * 3),
@@ -109,6 +124,12 @@ def test_products_without_a_gradient():
     scale = torch.ones(1, requires_grad=True)
     with pytest.raises(LaunchError, match="no gradient of scale_a: detach it"):
         kernels.matmul(a, b, scale_a=scale).sum().backward()
+    with pytest.raises(LaunchError, match="z cannot be given where a gradient is asked for"):
+        kernels.fused_matmul(a, b, z=torch.empty(16, 16, dtype=torch.float16))
+    with pytest.raises(LaunchError, match="has no gradient"):
+        kernels.weight_only_matmul(a, torch.ones(16, 32, dtype=torch.int8), torch.ones(16)).sum().backward()
+    with pytest.raises(LaunchError, match="products of fp8, or with scales of rows"):
+        kernels.fused_matmul(a, b, scale_a=torch.ones(16, 1)).sum().backward()
     with pytest.raises(LaunchError, match="products of fp8, or with scales of rows or columns, have no gradient"):
         kernels.matmul(a.to(torch.float8_e4m3fn), b.T.contiguous().T.to(torch.float8_e4m3fn)).sum().backward()
 

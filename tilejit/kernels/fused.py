@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -11,6 +11,7 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Launch, Work, called, given, infos_of
 from tilejit.kernels._operands import DTYPES, Matrix, check_dense, check_one_of, check_operands, new, operand, result
+from tilejit.kernels._operator import Array, DType, function
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
 from tilejit.kernels.copy import brought, k_first
@@ -47,10 +48,11 @@ def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow:
     return tuple(t for t, fit in zip(tiles, fits) if fit and t.ctas <= (1 if reduction else ctas))
 
 
-@tilejit.replayed
-def fused_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None,
-                 activation: str | None = None, residual: Any = None, z: Any = None, reduction: str | None = None,
-                 reduced: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
+@function(new)
+def fused_matmul(a: Array, b: Array, *, scale_a: Array | None = None, scale_b: Array | None = None,
+                 bias: Array | None = None, activation: str | None = None, residual: Array | None = None, z: Any = None,
+                 reduction: str | None = None, reduced: Any = None, out: Any = None,
+                 out_dtype: DType | None = None) -> Any:
     """activation(scale_a * scale_b * (a @ b) + bias) + residual, in one kernel (or with few rows two).
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products), fp8 or 8-bit integers (int32 sums), copied first
@@ -74,10 +76,11 @@ def _simple(a: Any, scale_a: Any, scale_b: Any, out: Any, out_dtype: Any) -> boo
         (kind is None or kind.is_float)
 
 
-@tilejit.replayed
-def gated_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None,
-                 activation: str | None = "silu", residual: Any = None, z: Any = None, reduction: str | None = None,
-                 reduced: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
+@function(new)
+def gated_matmul(a: Array, b: Array, *, scale_a: Array | None = None, scale_b: Array | None = None,
+                 bias: Array | None = None, activation: str | None = "silu", residual: Array | None = None,
+                 z: Any = None, reduction: str | None = None, reduced: Any = None, out: Any = None,
+                 out_dtype: DType | None = None) -> Any:
     """activation(a @ b[0]) * (a @ b[1]): SwiGLU (arXiv 2002.05202) with "silu", GeGLU with "gelu"; in one kernel (or
     with few rows two).
 
@@ -89,9 +92,9 @@ def gated_matmul(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bi
                 out_dtype)
 
 
-@tilejit.replayed
-def swiglu(a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, bias: Any = None, residual: Any = None,
-           z: Any = None, out: Any = None, out_dtype: Any = None) -> Any:
+@function(partial(new, beside=2))
+def swiglu(a: Array, b: Array, *, scale_a: Array | None = None, scale_b: Array | None = None, bias: Array | None = None,
+           residual: Array | None = None, z: Any = None, out: Any = None, out_dtype: DType | None = None) -> Any:
     """silu(a @ gate) * (a @ up) for b [K, 2 N] = [gate | up]; all else as for `gated_matmul`."""
     return _run("swiglu", True, a, b, (scale_a, scale_b, bias, residual, z, None), "silu", None, out, out_dtype)
 

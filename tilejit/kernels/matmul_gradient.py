@@ -12,14 +12,16 @@ from tilejit.kernels.rows.gates import differentiate
 from tilejit.kernels.rows.matrices import contiguous, matrix
 from tilejit.kernels.streamk import matmul_streamk
 
-_WHAT, _OF, _RELU = "gradient of a product", ("a", "b", "bias"), ("activation", "relu")
+_WHAT, OF, _RELU = "gradient of a product", ("a", "b", "bias"), ("activation", "relu")
+RESULTS: dict[str, Any] = dict(
+    da=lambda a, wants_a: a if wants_a else None, db=lambda b, wants_b: b if wants_b else None,
+    d_bias=lambda bias, wants_bias: bias if wants_bias else None)
 
 
-@gradient(matmul, *_OF, only=_RELU)
-@gradient(batched_matmul, *_OF, only=_RELU)
-@gradient(matmul_streamk, *_OF, only=_RELU)
-@operator(da=lambda a, wants_a: a if wants_a else None, db=lambda b, wants_b: b if wants_b else None,
-          d_bias=lambda bias, wants_bias: bias if wants_bias else None)
+@gradient(matmul, *OF, only=_RELU)
+@gradient(batched_matmul, *OF, only=_RELU)
+@gradient(matmul_streamk, *OF, only=_RELU)
+@operator(**RESULTS)
 def product_gradient(da, db, d_bias, grad: Array, a: Array, b: Array, bias: Array | None, activation: str | None,
                      wants_a: bool, wants_b: bool, wants_bias: bool, scale_a: Array | None = None,
                      scale_b: Array | None = None, out: Array | None = None) -> None:

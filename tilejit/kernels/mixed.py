@@ -9,6 +9,7 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called, given, infos_of
 from tilejit.kernels._operands import check_dense, check_one_of, operand, result
+from tilejit.kernels._operator import Array, function
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import current
 from tilejit.kernels.copy import brought
@@ -21,8 +22,8 @@ from tilejit.kernels.way import Way
 _WHAT = "weight_only_matmul"
 
 
-@tilejit.replayed
-def weight_only_matmul(x: Any, weight: Any, scales: Any, zeros: Any = None, bias: Any = None,
+@function(lambda x, weight: (x, (x.shape[0], weight.shape[0]), None))
+def weight_only_matmul(x: Array, weight: Array, scales: Array, zeros: Array | None = None, bias: Array | None = None,
                        activation: str | None = None, out: Any = None, *, split: int | None = None,
                        config: Way | None = None) -> Any:
     """activation(x @ w^T + bias), where w [N, K] are the weight's integers (less their zeros) times their scales.

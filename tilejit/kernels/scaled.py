@@ -9,6 +9,7 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, new
+from tilejit.kernels._operator import Array, DType, function
 from tilejit.kernels.copy import brought
 from tilejit.kernels.launches import Piece, multiply
 from tilejit.kernels.planning import choose
@@ -20,9 +21,9 @@ from tilejit.kernels.way import Way
 _WHAT, _FP8 = "matmul_blockscaled", ("fp8e4nv", "fp8e5")
 
 
-@tilejit.replayed
-def matmul_blockscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None, out_dtype: Any = None, *,
-                       config: Way | None = None) -> Any:
+@function(new)
+def matmul_blockscaled(a: Array, b: Array, scale_a: Array, scale_b: Array, out: Any = None,
+                       out_dtype: DType | None = None, *, config: Way | None = None) -> Any:
     """(a * scale_a) @ (b * scale_b^T), each scale spread over its block, with fp32 sums; bf16 unless out says so.
 
     a [M, K], b [K, N]: fp8, copied first unless K is contiguous, in rows of multiples of 16 bytes. scale_a fp32 [M,

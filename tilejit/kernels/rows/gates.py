@@ -77,7 +77,7 @@ def glu(out, gate: Array, up: Array, activation: str = "silu") -> None:
 
 @gradient(glu, "gate", "up")
 @operator(d_gate=lambda gate: gate, d_up=lambda up: up)
-def glu_gradient(d_gate, d_up, grad: Array, gate: Array, up: Array, activation: str) -> None:
+def glu_gradient(d_gate, d_up, grad: Array, gate: Array, up: Array, activation: str | None) -> None:
     same("glu_gradient", gate, grad, "grad", "gate")
     (r, g, u, a, b), grid, sizes = elements(
         matrix("glu_gradient", grad), matrix("glu_gradient", gate), matrix("glu_gradient", up),
