@@ -9,6 +9,7 @@ import tilejit
 from tilejit.kernels._calls import Work, known_of, place
 from tilejit.kernels._operands import new
 from tilejit.kernels._operator import Array, DType, function
+from tilejit.kernels.fp8 import check_recipe, narrowed
 from tilejit.kernels.launches import add
 from tilejit.kernels.planning import SHORT, brief, choose, described, likeliest
 from tilejit.kernels.problem import Call, call_of
@@ -26,7 +27,7 @@ _tuned: dict[tuple[Any, ...], str] = {}
 @function(new)
 def matmul(a: Array, b: Array, bias: Array | None = None, activation: str | None = None, out: Any = None,
            out_dtype: DType | None = None, *, scale_a: Array | None = None, scale_b: Array | None = None,
-           end: Any = None, end_args: tuple[Any, ...] = (), autotune: bool = False) -> Any:
+           recipe: str | None = None, end: Any = None, end_args: tuple[Any, ...] = (), autotune: bool = False) -> Any:
     """activation(scale_a * scale_b * (a @ b) + bias) with fp32 sums.
 
     a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products) or fp8, each row- or column-major; fp8 and fp32 are
@@ -35,6 +36,8 @@ def matmul(a: Array, b: Array, bias: Array | None = None, activation: str | None
     dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Arrays whose rows do not start at multiples of 16
     bytes, of other strides, and fp8 or fp32 without contiguous K, are copied first, or by threads in pieces of 4 or 8
     bytes (of any where K is short). Sums have a fixed order.
+
+    recipe: "fp8": a and b become e4m3 first, and in the gradient dC e5m2, with a scale each.
 
     end: a kernel function that makes of the (scaled) fp32 sums what is stored, instead of a bias and an activation:
 
@@ -48,6 +51,9 @@ def matmul(a: Array, b: Array, bias: Array | None = None, activation: str | None
     out = new(a, b, out_dtype) if out is None else out
     if end is not None and (bias is not None or activation is not None):
         raise tilejit.LaunchError("matmul: an end takes the place of a bias and an activation: leave those out")
+    if recipe is not None:
+        check_recipe(recipe, scale_a, scale_b)
+        (a, scale_a), (b, scale_b) = narrowed(a), narrowed(b)
     arrays = a, b, bias, out, scale_a, scale_b
     known = known_of(*arrays)
     key = known, activation, *place(known[0]), end

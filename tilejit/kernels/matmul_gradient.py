@@ -6,6 +6,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.batched import batched_matmul
+from tilejit.kernels.fp8 import narrowed
 from tilejit.kernels.matmul import matmul
 from tilejit.kernels.rows.columns import sum_columns
 from tilejit.kernels.rows.gates import differentiate
@@ -24,9 +25,9 @@ RESULTS: dict[str, Any] = dict(
 @operator(**RESULTS)
 def product_gradient(da, db, d_bias, grad: Array, a: Array, b: Array, bias: Array | None, activation: str | None,
                      wants_a: bool, wants_b: bool, wants_bias: bool, scale_a: Array | None = None,
-                     scale_b: Array | None = None, out: Array | None = None) -> None:
+                     scale_b: Array | None = None, recipe: str | None = None, out: Array | None = None) -> None:
     """dA = dC B^T, dB = A^T dC, and the bias's; gelu and silu need the product once more, relu its result."""
-    scales = scales_of(a, scale_a, scale_b)
+    of_da = of_db = scales = scales_of(a, scale_a, scale_b)
     grad = contiguous(grad)
     if activation is not None:
         z = out if out is not None else (matmul if len(a.shape) == 2 else batched_matmul)(
@@ -35,11 +36,15 @@ def product_gradient(da, db, d_bias, grad: Array, a: Array, b: Array, bias: Arra
         differentiate(_WHAT, grad, of, z, activation)
     if wants_bias:
         sum_columns(d_bias, matrix(_WHAT, grad))
-    grad = cast(grad, a)
+    if recipe is None:
+        grad = cast(grad, a)
+    else:
+        (a, of_a), (b, of_b), (grad, of_c) = narrowed(a), narrowed(b), narrowed(grad, tl.float8e5)
+        of_da, of_db = {"scale_a": of_c, "scale_b": of_b}, {"scale_a": of_a, "scale_b": of_c}
     if wants_a:
-        _multiply(grad, b.swapaxes(-1, -2), da, scales)
+        _multiply(grad, b.swapaxes(-1, -2), da, of_da)
     if wants_b:
-        _multiply(a.swapaxes(-1, -2), grad, db, scales)
+        _multiply(a.swapaxes(-1, -2), grad, db, of_db)
 
 
 def scales_of(a: Array, *scales: Array | None) -> dict[str, Array]:
