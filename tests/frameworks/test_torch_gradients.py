@@ -119,11 +119,43 @@ def test_products(name, compiled):
     agree(ours, theirs, leaves(*shapes, dtype=torch.float16), 3e-3)
 
 
+def by_groups(a, b, places):
+    """Of rows in groups; zeros elsewhere."""
+    rows = torch.zeros(*a.shape[:-1], b.shape[2], dtype=a.dtype)
+    for e, place in enumerate(places):
+        rows[place] = a[place] @ b[e]
+    return rows
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("columns, width", [(24, 40), (13, 131)])
+@pytest.mark.parametrize("offsets, counts", [([0, 3, 3, 70, 100], None), ([2, 2, 50, 81], None), (None, [40, 0, 33])], ids=str)
+def test_grouped_products(offsets, counts, columns, width, compiled):
+    """Empty groups have gradients of zeros, and so have rows of no group, whatever theirs hold."""
+    masked, groups = offsets is None, len(counts or offsets[1:])
+    places = [(e, slice(n)) for e, n in enumerate(counts)] if masked else [slice(*x) for x in zip(offsets, offsets[1:])]
+    a, b = leaves((groups, 40, columns) if masked else (100, columns), (groups, columns, width), dtype=torch.float16)
+    sizes = torch.tensor(counts or offsets, dtype=torch.int32)
+    function = kernels.masked_grouped_matmul if masked else kernels.grouped_matmul
+    function = torch.compile(function, backend="aot_eager", fullgraph=True) if compiled else function
+    inside = torch.zeros(a.shape[:-1], dtype=torch.bool)
+    for place in places:
+        inside[place] = True
+    expected = by_groups(a.double(), b.double(), places)
+    grad = torch.randn(expected.shape, dtype=torch.float16)
+    wanted = torch.autograd.grad(expected, (a, b), torch.where(inside[..., None], grad, 0).double())
+    got = torch.autograd.grad(function(a, b, sizes), (a, b), torch.where(inside[..., None], grad, torch.nan))
+    for found, g in zip(got, wanted):
+        assert (found.double() - g.double()).norm() <= 3e-3 * g.double().norm()
+
+
 def test_products_without_a_gradient():
     a, b = leaves((16, 32), (32, 16), dtype=torch.float16)
     scale = torch.ones(1, requires_grad=True)
     with pytest.raises(LaunchError, match="no gradient of scale_a: detach it"):
         kernels.matmul(a, b, scale_a=scale).sum().backward()
+    with pytest.raises(LaunchError, match="grouped products have gradients in 16 bits only"):
+        kernels.grouped_matmul(scale.expand(4, 4), scale.expand(1, 4, 4), torch.tensor([0, 4], dtype=torch.int32)).sum().backward()
     with pytest.raises(LaunchError, match="z cannot be given where a gradient is asked for"):
         kernels.fused_matmul(a, b, z=torch.empty(16, 16, dtype=torch.float16))
     with pytest.raises(LaunchError, match="has no gradient"):

@@ -36,6 +36,11 @@ SAMPLES = {
     "swiglu": lambda t: [(t(16, 32, dtype=HALF), t(32, 32, dtype=HALF).T, None, None, None, t(16, 16, dtype=HALF))],
     "gated_gradient": lambda t: [(t(16, 16, dtype=HALF), t(16, 32, dtype=HALF), t(2, 16, 32, dtype=HALF).mT,
                                   t(2, 16, dtype=HALF), True, wanted, wanted, "gelu") for wanted in (True, False)],
+    **{name: lambda t, a=a, sizes=sizes: [(t(*a, 32, dtype=HALF), t(2, 32, 16, dtype=HALF), int32(t, *sizes))]
+       for name, a, sizes in (("grouped_matmul", (16,), (0, 5, 16)), ("masked_grouped_matmul", (2, 8), (8, 8)))},
+    "grouped_gradient": lambda t: [
+        (t(16, 16, dtype=HALF), t(16, 32, dtype=HALF), t(2, 32, 16, dtype=HALF), True, True, int32(t, 0, 5, 16)),
+        (t(2, 8, 16, dtype=HALF), t(2, 8, 32, dtype=HALF), t(2, 32, 16, dtype=HALF), True, False, None, int32(t, 8, 8))],
     "matmul_blockscaled": lambda t: [(t(16, 32, dtype=E4M3), t(16, 32, dtype=E4M3).T, t(16, 1), t(1, 1))],
     "weight_only_matmul": lambda t: [(t(16, 64, dtype=HALF), number(t, 100, 16, 64).to(torch.int8), t(16))],
     "product_gradient": lambda t: [(t(16, 24, dtype=HALF), t(16, 32, dtype=HALF), t(32, 24, dtype=HALF), t(24, dtype=HALF), "silu",
@@ -83,6 +88,10 @@ _PLAIN = {"float": 0.5, "bool": True, "int": 4, "SymInt": 4}
 def number(t, limit, *shape):
     """Integers below a limit."""
     return torch.randint(0, limit, shape, device=t(1).device)
+
+
+def int32(t, *values):
+    return torch.tensor(values, dtype=torch.int32, device=t(1).device)
 
 
 def guessed(op, t):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: module -> the names that it gives (of modules of gradients, what they are of)
 _HOMES = {
     "add": "add", "attention": "attention attention_blocks latent_attention",
-    "fused_gradient": "fused_matmul gated_matmul swiglu", "grouped": "grouped_matmul masked_grouped_matmul",
+    "fused_gradient": "fused_matmul gated_matmul swiglu", "grouped_gradient": "grouped_matmul masked_grouped_matmul",
     "matmul": "plan", "product.plain": "matmul_kernel", "matmul_gradient": "batched_matmul matmul matmul_streamk",
     "mixed": "weight_only_matmul",
     "rows.gates": "glu relu_squared", "rows.norm_gradients": "add_layernorm add_rmsnorm layernorm rmsnorm",

@@ -11,6 +11,7 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, check_operands, new, operand, result
+from tilejit.kernels._operator import Array, DType, function
 from tilejit.kernels.chip import current
 from tilejit.kernels.copy import brought, k_first
 from tilejit.kernels.launches import Piece, multiply, stored
@@ -24,9 +25,9 @@ from tilejit.kernels.way import Way
 FEW = 64
 
 
-@tilejit.replayed
-def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any = None, *, scale_a: Any = None,
-                   scale_b: Any = None, config: Way | None = None) -> Any:
+@function(new)
+def grouped_matmul(a: Array, b: Array, offsets: Array, out: Any = None, out_dtype: DType | None = None, *,
+                   scale_a: Array | None = None, scale_b: Array | None = None, config: Way | None = None) -> Any:
     """out[offsets[e]:offsets[e + 1]] = a[offsets[e]:offsets[e + 1]] @ b[e] for every group e (contiguous form).
 
     a [rows, K], b [groups, K, N]: bf16, fp16, fp32 (tf32 products) or fp8, copied first where TMA does not read them as
@@ -38,9 +39,10 @@ def grouped_matmul(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any
     return _run("grouped_matmul", a, b, out, out_dtype, offsets, (scale_a, scale_b), False, None, config)
 
 
-@tilejit.replayed
-def masked_grouped_matmul(a: Any, b: Any, counts: Any, out: Any = None, out_dtype: Any = None, *, scale_a: Any = None,
-                          scale_b: Any = None, expected: int | None = None, config: Way | None = None) -> Any:
+@function(new)
+def masked_grouped_matmul(a: Array, b: Array, counts: Array, out: Any = None, out_dtype: DType | None = None, *,
+                          scale_a: Array | None = None, scale_b: Array | None = None, expected: int | None = None,
+                          config: Way | None = None) -> Any:
     """out[e, :counts[e]] = a[e, :counts[e]] @ b[e] for every group e (masked form; other rows are not written).
 
     a [groups, capacity, K] and the result [groups, capacity, N] are contiguous stacks of row-major matrices, or a is
@@ -58,7 +60,7 @@ def _run(what: str, a: Any, b: Any, out: Any, out_dtype: Any, sizes: Any, scales
     return out
 
 
-def _flat(what: str, name: str, x: Matrix) -> Matrix:
+def flat(what: str, name: str, x: Matrix) -> Matrix:
     groups, rows, columns = x.shape
     if not x.rows_first or groups > 1 and x.strides[0] != rows * x.strides[1]:
         raise tilejit.LaunchError(f"{what}: {name} must be a contiguous stack of row-major matrices, found strides "
@@ -83,7 +85,7 @@ def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None,
     if 0 in (rows, n, groups):
         return work
     ma, mb = brought(work, (ma, True), (mb, k_first(mb, False)))
-    ma, mc = (_flat(what, "a", ma), _flat(what, "out", mc)) if masked else (ma, mc)
+    ma, mc = (flat(what, "a", ma), flat(what, "out", mc)) if masked else (ma, mc)
     blocks = (scale_a, scale_b) != (None, None)
     average = tilejit.cdiv(rows, groups) if expected is None else expected
     problem = facts(ma, mb, mc, m=min(2 * average, max(average, FEW)), batches=groups, grouped=True,

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 import tilejit
 import tilejit.language as tl
+from tilejit.kernels.product.ends import WRAP
+
+_WRAP = tl.constexpr(WRAP)
 
 
 @tilejit.kernel
@@ -45,6 +48,12 @@ def pieces(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
 def group_rows(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
     """Of the place's group of rows of a matrix. args: its descriptor."""
     return args[0].load([at.start + first, k * BK])
+
+
+@tilejit.kernel
+def group_columns(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
+    """Of the transpose of the place's group of rows of a matrix; zeros beyond it. args: a ragged descriptor."""
+    return args[0].load([_WRAP, at.start + at.count, _WRAP - at.count + k * BK, first]).reshape(BK, SIZE).T
 
 
 @tilejit.kernel

@@ -73,6 +73,31 @@ def stream(p, args):
 
 
 @tilejit.kernel
+def group_at(e, sizes, CAPACITY):
+    """First row of group e, and how many it has, of `sizes` as for `groups`."""
+    if CAPACITY is None:
+        start = tl.load(sizes + e)
+        rows = tl.load(sizes + e + 1) - start
+    else:
+        start = e * CAPACITY
+        rows = tl.load(sizes + e)
+    return start, rows
+
+
+@tilejit.kernel
+def inner_groups(p, args):
+    """Tiles of a stack, of which each matrix's K is a group's rows. args: GROUP (of `tile_at`), those of `groups`."""
+    GROUP, sizes, count, CAPACITY = args
+    tiles_m = tl.cdiv(p.M, p.BM)
+    tiles_n = tl.cdiv(p.N, p.BN)
+    tiles = tiles_m * tiles_n
+    for t in tl.range(tl.program_id(0), count * tiles, tl.num_programs(0)):
+        start, rows = group_at(t // tiles, sizes, CAPACITY)
+        row, column = tile_at(t % tiles, tiles_m, tiles_n, GROUP)
+        compute(p, Place(row * p.BM, column * p.BN, 0, tl.cdiv(rows, p.BK), batch=t // tiles, start=start, count=rows))
+
+
+@tilejit.kernel
 def groups(p, args):
     """Tiles of groups of rows, or columns, of unequal sizes, read on the way (docs/modules.md)."""
     sizes, count, CAPACITY = args
@@ -82,12 +107,7 @@ def groups(p, args):
     programs = tl.num_programs(0)
     tile = tl.program_id(0)  # the next one of this program, counted from the group's first
     for e in range(0, count):
-        if CAPACITY is None:
-            start = tl.load(sizes + e)
-            rows = tl.load(sizes + e + 1) - start
-        else:
-            start = e * CAPACITY
-            rows = tl.load(sizes + e)
+        start, rows = group_at(e, sizes, CAPACITY)
         down = tl.cdiv(rows, BR)
         tiles = down * across
         for t in tl.range(tile, tiles, programs):
