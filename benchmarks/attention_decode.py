@@ -2,7 +2,8 @@
 latent`): a table of what each size takes, of what share of the copy's speed that is, and of what bounds it.
 
 Calls and copies go through as many caches as L2 does not hold, one after another, since the layers of a model do; a
-copy reads one half of a cache and writes the other. Products bound what takes longer than their flops at cuBLAS's rate.
+copy reads one half of a cache and writes as much elsewhere (within one array halves of 302 MB took half as long again
+on an H100). Products bound what takes longer than their flops at cuBLAS's rate.
 """
 from __future__ import annotations
 
@@ -63,31 +64,32 @@ class Caches:
         self.all, self.q = new(*shape), new(batch, 1, kind.heads, kind.d)
         self.out = new(batch, 1, kind.heads, kind.dv)
         self.calls = max(turns, CALLS[0])
+        self.copied = self.all.new_empty(turns, self.bytes // 4)
 
-    def ours(self, cache: Any) -> Any:
+    def ours(self, turn: int) -> Any:
+        cache = self.all[turn]
         if not self.kind.shared:
             return latent_attention(self.q, cache, out=self.out)
         return attention(self.q, cache[0], cache[1], out=self.out)
 
-    def copy(self, cache: Any) -> None:
-        first, second = cache.view(2, -1)
-        second.copy_(first)
+    def copy(self, turn: int) -> None:
+        self.copied[turn].copy_(self.all[turn].view(2, -1)[0])
 
-    def cudnn(self, cache: Any) -> Any:
+    def cudnn(self, turn: int) -> Any:
         from attention_peers import by_torch
         from torch.nn.attention import SDPBackend
 
-        return by_torch(SDPBackend.CUDNN_ATTENTION, False)(self.q, cache[0], cache[1])
+        return by_torch(SDPBackend.CUDNN_ATTENTION, False)(self.q, *self.all[turn])
 
     def error(self) -> float:
         """Of the last sequence's first head."""
-        got, cache = self.ours(self.all[0])[-1, 0, 0], self.all[0]
+        got, cache = self.ours(0)[-1, 0, 0], self.all[0]
         keys, values = (cache[-1], cache[-1][:, :self.kind.dv]) if not self.kind.shared else cache[:, -1, :, 0]
         p = (keys.double() @ self.q[-1, 0, 0].double() * self.kind.d ** -0.5).softmax(0)
         return rel_error(got, p @ values.double())
 
-    def burst(self, call: Callable[[Any], Any]) -> Callable[[int], float]:
-        turn = cycle(self.all)
+    def burst(self, call: Callable[[int], Any]) -> Callable[[int], float]:
+        turn = cycle(range(len(self.all)))
         return graph_burst(lambda: call(next(turn)), self.calls)
 
 
