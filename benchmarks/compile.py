@@ -149,6 +149,8 @@ def main() -> int:
             rows.append(row)
             print(f"{kernel.name:24.24} {str(c):64.64} {row['instructions']:6} " + " ".join(f"{row[s]:6.1f}" for s in STAGES)
                   + f" {row['ms']:6.1f} {row['us_each']:5.1f} {row['calls_each']:5.0f} {row['first']:6.1f}", flush=True)
+    if not rows:
+        parser.error(f"no configuration's name contains {args.family!r}")
     kept = report(rows)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
