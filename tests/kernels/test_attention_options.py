@@ -13,12 +13,13 @@ import tilejit
 import tilejit.language as tl
 from tilejit.errors import LaunchError
 from tilejit.kernels import attention, attention_blocks
+from tilejit.kernels.attention import forward as host
 from tilejit.kernels.attention import function
 from tilejit.kernels.attention.cases import Case, Extras
 from tilejit.kernels.attention.decode import decode, parts_of
 from tilejit.kernels.attention.forward import _tiles, keys_of_tile
-from tilejit.kernels.attention.forward_kernel import attention_kernel, turn_kernel
-from tilejit.kernels.attention.scores import Options, Rows
+from tilejit.kernels.attention.forward_kernel import attention_kernel, share_kernel, turn_kernel
+from tilejit.kernels.attention.scores import Band, Options, Rows, Sequences, Shares
 from tilejit.testing import rel_error
 
 BF16, F32 = ml_dtypes.bfloat16, np.float32
@@ -103,6 +104,81 @@ def test_sequences_of_several_lengths(target: str) -> None:
         agree(out[a], want[0])
         assert np.allclose(lse[:, a], logs[0], atol=1e-5)
     assert (out[of_q[3]:] == 0).all() and np.isneginf(lse[:, of_q[3]:]).all()
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven multiprocessors, and shares that cost next to nothing."""
+    monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 7)
+    for name in ("SHARE", "JOIN"):
+        monkeypatch.setattr(host, name, 1)
+    host.forward_work.cache_clear()
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("way", [{}, {"causal": True}, {"causal": True, "window": (100, 0)}, {"chunk": 96}])
+def test_sequences_in_shares(shared: None, target: str, way: dict[str, Any]) -> None:
+    counts, key_counts = [70, 0, 1, 10], [900, 20, 1300, 0]
+    of_q, of_k = (np.cumsum([0, *x]).astype(np.int32) for x in (counts, key_counts))
+    q, k, v = random(of_q[-1], 2, 64), random(of_k[-1], 1, 64), random(of_k[-1], 1, 64)
+    sinks = np.array([-1, 1.5], F32)
+    with tilejit.knobs(target=target):
+        out, lse = attention(q, k, v, cu_queries=of_q, cu_keys=of_k, max_queries=70, max_keys=1300, return_lse=True,
+                             sinks=sinks, **way)
+    for i in (0, 2):
+        a, b = slice(of_q[i], of_q[i + 1]), slice(of_k[i], of_k[i + 1])
+        want, logs = reference(q[None, a], k[None, b], v[None, b], sinks=sinks, **way)
+        agree(out[a], want[0])
+        assert np.allclose(lse[:, a], logs[0], atol=1e-5)
+    assert (out[of_q[3]:] == 0).all()
+
+
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+def test_pages_in_shares(shared: None, target: str) -> None:
+    used, table = np.array([1000, 0, 33], np.int32), np.random.default_rng(1).permutation(48).reshape(3, 16).astype(np.int32)
+    q, k, v = random(3, 70, 2, 64), *(random(48, 64, 1, 64) for _ in range(2))
+    with tilejit.knobs(target=target):
+        out = attention(q, k, v, pages=table, used_keys=used, causal=True)
+    agree(out, reference(q, *(x[table].reshape(3, 1024, 1, 64) for x in (k, v)), True, keys=used)[0])
+
+
+@pytest.mark.parametrize("right", [None, 0])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_list_of_shares(seed: int, right: int | None) -> None:
+    """All keys of all blocks once, those of divided blocks first, no more of these than there is room for; then nothing."""
+    rng = np.random.default_rng(seed)
+    batch, heads, room = int(rng.integers(1, 40)), int(rng.integers(1, 9)), 60
+    queries, keys = ((rng.integers(0, 700, batch) * (rng.random(batch) < p)).astype(np.int32) for p in (0.8, 0.9))
+    of_q, of_k = (np.cumsum([0, *x]).astype(np.int32) for x in (queries, keys))
+    stride = int((-(-queries // 64)).sum()) + room
+    table = np.full((stride, 10), -7, np.int32)
+    share_kernel[(batch,)](Shares(room, 0, stride, table=table), 700, 700, heads, batch, 132,
+                           Options(Band(right=right), sequences=Sequences(of_q, of_k)), START=2, SHARE=5, JOIN=2,
+                           PARTS=16, SIZE=64, BM=64, BN=16, num_warps=2)
+    lists = table[:(table[:, 2] > 0).sum()].tolist()
+    assert (table[len(lists):] == [0, 0, 0, 0, 0, 11, 0, 0, 0, 1]).all()
+    shared = [x[9] > 1 for x in lists]
+    assert shared == sorted(shared, reverse=True) and sum(shared) <= room
+    at = 0
+    for b in dict.fromkeys(x[0] for x in lists):
+        blocks = range(-(-queries[b] // 64))
+        for number in blocks if right is None else reversed(blocks):
+            end = keys[b] - queries[b] + min(queries[b], number * 64 + 64) if right is not None else keys[b]
+            walked, parts = 0, lists[at][9]
+            for i in range(at, at + parts):
+                assert lists[i] == [b, of_q[b], queries[b], of_k[b], keys[b], number, walked, lists[i][7], at, parts]
+                walked = lists[i][7]
+            assert walked >= min(keys[b], end)
+            at += parts
+    assert at == len(lists)
+
+
+def test_narrow_heads_in_pages() -> None:
+    """Three warpgroups need a producer, which reads no tables."""
+    q, k, v = (np.zeros(x, BF16) for x in ((1, 512, 1, 64), (1, 64, 1, 64), (1, 64, 1, 64)))
+    with tilejit.knobs(target="emulator"):
+        out = attention(q, k, v, True, pages=np.zeros((1, 128), np.int32), used_keys=np.array([100], np.int32))
+    assert not out.astype(F32).any()
 
 
 @pytest.mark.remarks("spills", "stack", reason="with equal bits a masked loop of two heads keeps one register in memory")

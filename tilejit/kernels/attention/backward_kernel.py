@@ -122,12 +122,7 @@ def greatest(x):
 def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, done, arrived, sinks, sink_parts,
                queries, keys, heads, rows, factor, dropout, sequences, GROUP: tl.constexpr, SPANS: tl.constexpr,
                BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr, ADDED: tl.constexpr):
-    """stats [heads, 2, rows]: logarithms to base 2 of the sums of weights (+inf for rows that see nothing, and behind a
-    sequence); and sums of out * grad, less the gradient of lse. ADDED: what products' sums begin with instead, in
-    `pieces` [heads, rows, 16]: the others' negatives, and logarithms over -factor. sums [rows / BM, heads, BM * D] is
-    cleared, if given, and so are done and arrived. units [rows / BM, heads, BM]: as `add_held` takes them, so that sums
-    are within 2^30; NaN where the gradient is. bounds: see `bound_kernel`; dropout: what it multiplies by. sink_parts
-    [programs, heads]: what the rows of a program say of the sinks' gradient."""
+    """What products and sums of queries' gradients begin with, of BM rows of a head; see docs/modules.md."""
     batch, head = tl.program_id(2), tl.program_id(1)
     begin = tl.program_id(0) * BM
     at = place(batch, head, heads, queries, keys, sequences)
@@ -314,12 +309,7 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
                BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, ADDED: tl.constexpr = False,
                AT_ONCE: tl.constexpr = 1):
     """Gradients of BN keys and values of one head (dk_desc or dv_desc is None: of the others only); those of queries,
-    without their scale, are added to `sums` if it is given (fp32, or int32 with `units`: [rows / BM, heads] blocks as
-    `add_held` orders them). stats: what `row_kernel` makes, in blocks of BM rows. SPLIT: `cases.split_of`. lost
-    [batches, kv heads], if given: counts programs whose scores' gradients are not finite, as in fp16 they may not be,
-    which integers do not show. done [batches, kv heads], if given: counts programs, of which the last one gives the
-    gradients of queries, AT_ONCE blocks at a time. Programs (blocks of keys, kv heads, batches), in one row with
-    `shares`."""
+    without their scale, are added to `sums` if it is given; see docs/modules.md."""
     steps, kv_heads, share = tl.cdiv(keys, BN), heads // GROUP, -1
     n, kv_head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if shares is not None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from tilejit.kernels.attention.cases import (
     with_rows,
 )
 from tilejit.kernels.attention.decode import decode, decodes
-from tilejit.kernels.attention.forward_kernel import attention_kernel, join_kernel, turn_kernel
+from tilejit.kernels.attention.forward_kernel import attention_kernel, join_kernel, share_kernel, turn_kernel
 from tilejit.kernels.attention.scores import Shares
 
 #: Programs take several blocks of queries where the longest one has at most so much of the average's work.
@@ -49,6 +49,9 @@ LONG = {1: 4096, 2: 8192}
 START, SHARE, TWO, JOIN = 2, 5, 6, 2
 #: Shares of a block of queries.
 PARTS = 16
+#: Sequences whose blocks one launch lists, and the least blocks of keys of the longest one; it divides blocks of fewer
+#: programs than FEW a multiprocessor.
+SEQUENCES, LONGEST, FEW = 512, 12, 4
 #: Places of arrays in a call.
 _Q, _K, _V, _OUT, _LSE, _EXTRAS = range(6)
 
@@ -176,79 +179,186 @@ def _dealt(heads: int, size: int, blocks: int, programs: int) -> tuple[int, floa
     return next((n, x) for n, x in found.items() if x <= min(found.values()) + 0.005)
 
 
-@lru_cache(maxsize=1024)
-def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, extras: Extras,
-                 case: Case, tiles: tuple[int, int] | None, persistent: bool | None, chip: int,
-                 knobs: Any) -> Work | None:
-    infos = flat(extras)
+class Call(NamedTuple):
+    """What launches follow from. plain: only a causal mask; alike: sequences have one length; eight: values in 8 bits
+    are turned; wide, wide_v: padded d and dv; bytes: of an element; bm, bn: queries and keys of a block; pair: bytes
+    of a key and its value."""
+
+    case: Case
+    infos: tuple[ArrayInfo | None, ...]
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    group: int
+    wide: int
+    wide_v: int
+    bytes: int
+    plain: bool
+    alike: bool
+    eight: bool
+    bm: int
+    bn: int
+    pair: int
+    chip: int
+
+    @property
+    def blocks(self) -> int:
+        return tilejit.cdiv(self.queries, self.bm)
+
+    @property
+    def count(self) -> int:
+        return self.blocks * self.heads * self.batch
+
+
+def _call(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, infos: tuple[ArrayInfo | None, ...], case: Case,
+          tiles: tuple[int, int] | None, chip: int) -> Call:
     batch, queries, keys, heads, kv_heads, d, dv = check(q, k, v, case, infos)
-    check_results(q, v, out, lse, case, infos)
-    packed = infos[3] is not None
-    if 0 in out.shape or not queries or not batch:
-        return None
-    wide, wide_v = width(d), width(dv)
+    packed, wide, wide_v = infos[3] is not None, width(d), width(dv)
     plain = not case.changes and case.mask is None and infos[1] is None
     # Random numbers take registers, and distances of keys some.
     most = 64 if case.dropout is not None else 112 if infos[1] is not None and max(wide, wide_v) > 64 else 256
     eight = v.dtype.bytes == 1 and not case.page and not packed and dv % 4 == 0
-    bm, bn = case.block or tiles or _tiles(q, queries, keys, wide, wide_v, case.high, plain and not case.low,
+    narrow = plain and not (case.low or case.page)  # no producer reads tables of pages for three warpgroups
+    bm, bn = case.block or tiles or _tiles(q, queries, keys, wide, wide_v, case.high, narrow,
                                            eight or v.dtype.bytes > 1, most)
     if not tiles:
         bn = min(bn, most)
     bn = keys_of_block(case, bn)
     if eight and bn % 32:
         raise tilejit.LaunchError(f"{WHAT}: blocks of {bn} keys; values in 8 bits need a multiple of 32")
-    ends = keys % bn > 0 or packed or infos[5] is not None or case.page > 0
-    split = split_of(case, bn)
-    blocks = tilejit.cdiv(queries, bm)
-    size = keys * (wide + wide_v) * k.dtype.bytes
-    together, unequal = _dealt(heads * batch, size, blocks, chip) if case.high else (1, 1.0)
-    alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)  # sequences
-    count = blocks * heads * batch
+    alike = not (packed or case.page or infos[2] is not None or infos[5] is not None)
+    return Call(case, infos, batch, queries, keys, heads, heads // kv_heads, wide, wide_v, q.dtype.bytes, plain, alike,
+                eight, bm, bn, (wide + wide_v) * k.dtype.bytes, chip)
+
+
+def _programs(c: Call, asked: bool | None, tiles: Any) -> tuple[int, bool]:
+    """Heads whose blocks are dealt together, and whether programs take several blocks."""
+    together, unequal = _dealt(c.heads * c.batch, c.keys * c.pair, c.blocks, c.chip) if c.case.high else (1, 1.0)
+    persistent = asked
     if persistent is None:
-        narrow = max(wide, wide_v) <= (128 if q.dtype.bytes == 1 else 192)
-        persistent = plain and split == 1 and alike and not (case.dropout or tiles) and (
-            narrow or not case.high and bn <= 64) and (bm > 128 or count > chip and unequal <= UNEQUAL)
-    # No registers for scores ahead where three warpgroups also have ends or several blocks.
-    ahead = bm > 128 and not ends and not any(infos)
-    turns = plain and max(wide, wide_v) <= (128 if eight else 64) and TURNS.get(bm, False)
-    if case.high and not persistent:  # a power of two of heads
-        together = min(heads & -heads, 1 << max(1, STAYS // size).bit_length() - 1)
-    kernel = attention_kernel.partial(
-        GROUP=heads // kv_heads, PACK=1, TAIL=case.high or ends or split != 1, SPLIT=split, PARTED=False,
-        PERSISTENT=persistent, TURNED=eight, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=bm // 16,
-        products_ahead=ahead or None, ping_pong=turns, TOGETHER=together)
-    grid = (min(chip, count),) if persistent else (blocks * together, heads // together, batch)
-    work, values = Work(_EXTRAS + len(infos)), At(_V, blocks_of(v, bn, wide_v))
-    shares, lengths = None, np.full(count % chip, tilejit.cdiv(keys, bn))
-    if case.high:  # those of fewer blocks than multiprocessors, which are not alike
-        seen = np.clip(np.minimum(np.arange(blocks, 0, -1) * bm, queries) + keys - queries + case.right, 0, keys)
-        lengths = np.repeat(-(-seen // bn), heads * batch if count <= chip else 0)
-    if alike and split == 1 and not (infos[7] or persistent and (case.high or wide_v > 192)):  # registers
-        shares = _shared(lengths, count - len(lengths), chip, persistent)
-    if shares is not None:
-        over = count - shares.whole
-        programs, fp32 = tilejit.cdiv(over * shares.length, shares.quota), tilejit.language.float32
-        grid = (chip if persistent and shares.whole else shares.whole + programs,)
-        sums, rows = (At(work.new((programs + over, n, bm), fp32)) for n in (wide_v, 2))
-        shares = shares._replace(sums=sums, rows=rows)
-    if eight:
-        at, turned = _turned(work, v)
-        values = At(at, tilejit.TensorDescriptor.template(turned, turned.shape, turned.strides, (1, 1, wide_v, bn)))
+        narrow = max(c.wide, c.wide_v) <= (128 if c.bytes == 1 else 192)
+        persistent = c.plain and split_of(c.case, c.bn) == 1 and c.alike and not (c.case.dropout or tiles) and (
+            narrow or not c.case.high and c.bn <= 64) and (c.bm > 128 or c.count > c.chip and unequal <= UNEQUAL)
+    if not persistent and c.case.high:
+        together = _in_l2(c.heads, c.keys * c.pair)
+    return together, persistent
+
+
+def _in_l2(heads: int, size: int) -> int:
+    """A power of two of heads."""
+    return min(heads & -heads, 1 << max(1, STAYS // max(1, size)).bit_length() - 1)
+
+
+def _walks(c: Call) -> Any:
+    """Blocks of keys of each block of queries, the last one's first."""
+    end = np.minimum(np.arange(c.blocks, 0, -1) * c.bm, c.queries)
+    shift, case = c.keys - c.queries, c.case
+    first, last = np.arange(c.blocks - 1, -1, -1) * c.bm + shift, end - 1 + shift
+    high = np.clip(last + 1 + (case.right if case.right is not None else c.keys), 0, c.keys)
+    low = np.zeros_like(high) if case.left is None else np.maximum(first - case.left, 0)
+    if case.chunk is not None:
+        low = np.maximum(low, np.maximum(first, 0) // case.chunk * case.chunk)
+    return -(-np.maximum(high - low // c.bn * c.bn, 0) // c.bn)
+
+
+def _divided(c: Call, persistent: bool) -> Shares | None:
+    """Shares of blocks that would leave multiprocessors idle at the end."""
+    if not c.alike or c.infos[7] or persistent and (c.case.high or c.wide_v > 192):  # registers
+        return None
+    if c.case.high or c.case.low:  # those of fewer blocks than multiprocessors, which are not alike
+        lengths = np.repeat(_walks(c), c.heads * c.batch if c.count <= c.chip else 0)
+    else:
+        lengths = np.full(c.count % c.chip, tilejit.cdiv(c.keys, c.bn))
+    return _shared(lengths, c.count - len(lengths), c.chip, persistent)
+
+
+def _listed(c: Call, persistent: bool, rows: int, key_rows: int) -> Shares | None:
+    """Room for what `share_kernel` says of sequences whose lengths are in memory, where there may be something to gain.
+    rows, key_rows: of all sequences."""
+    if c.alike or persistent or c.infos[7] or c.batch > SEQUENCES:
+        return None
+    blocks = min(c.batch * c.blocks, tilejit.cdiv(rows + c.batch * (c.bm - 1), c.bm))
+    uneven = c.infos[3] is None or max(c.batch * c.queries / rows, c.batch * c.keys / key_rows) > UNEQUAL
+    few = blocks * c.heads < FEW * c.chip
+    if (uneven or few) and c.keys >= LONGEST * c.bn or c.count > (blocks * c.heads + 2 * c.chip):
+        parts = FEW * c.chip // c.heads if few else 0
+        return Shares(parts, 0, _padded(blocks + parts, 16))
+    return None
+
+
+@lru_cache(maxsize=1024)
+def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, extras: Extras,
+                 case: Case, tiles: tuple[int, int] | None, persistent: bool | None, chip: int,
+                 knobs: Any) -> Work | None:
+    infos = flat(extras)
+    c = _call(q, k, v, infos, case, tiles, chip)
+    check_results(q, v, out, lse, case, infos)
+    if 0 in out.shape or not c.queries or not c.batch:
+        return None
+    together, persistent = _programs(c, persistent, tiles)
+    shares, packed = _divided(c, persistent), infos[3] is not None
+    rows, key_rows = (x.shape[0] if packed else c.batch * n for x, n in ((q, c.queries), (k, c.keys)))
+    listed = _listed(c, persistent, rows, key_rows)
+    work = Work(_EXTRAS + len(infos))
     opts = options(case, filled(extras, [given(_EXTRAS + i, x) for i, x in enumerate(infos)]), infos)
-    opts = opts._replace(shares=shares)
-    work.launches.append(Launch(kernel, grid, (
-        At(_Q, blocks_of(q, bm, wide)), At(_K, blocks_of(k, bn, wide)), values,
-        At(_OUT, ragged_rows(out, bm, wide_v) if packed else blocks_of(out, bm, wide_v)), given(_LSE, lse),
-        q.shape[0] if packed else queries, keys, factor(case, extras), heads, batch,
-        with_rows(opts, case, At(_K), At(_V), k, v))))
-    if shares is not None:
+    grid: tuple[int, ...] = (c.blocks * together, c.heads // together, c.batch)
+    if persistent:
+        grid = (min(chip, c.count),)
+    if listed is not None:
+        size = max(32, tilejit.next_power_of_2(c.batch))
+        at = work.new((listed.quota, 10), tilejit.language.int32)
+        shares = _with_sums(work, c, listed._replace(table=At(at)), listed.whole * c.heads)
+        together = c.heads if listed.whole else _in_l2(c.heads, key_rows * c.pair)  # all at once, or so many
+        grid, joins = (listed.quota * together, c.heads // together), (listed.whole, c.heads)
         work.launches.append(Launch(
-            join_kernel.partial(RAISED=v.dtype.bytes == 1, GROUP=heads // kv_heads, BM=bm, DV=wide_v, num_warps=4,
+            share_kernel.partial(START=START, SHARE=SHARE, JOIN=JOIN, PARTS=PARTS if listed.whole else 1, BM=c.bm,
+                                 BN=c.bn, SIZE=size, num_warps=size // 32),
+            (c.batch,), (shares, c.queries, c.keys, c.heads, c.batch, chip, opts)))
+    elif shares is not None:
+        over = c.count - shares.whole
+        programs = tilejit.cdiv(over * shares.length, shares.quota)
+        grid = (chip if persistent and shares.whole else shares.whole + programs,)
+        shares, joins = _with_sums(work, c, shares, programs + over), (over, c.bm // 16)
+    opts = opts._replace(shares=shares)
+    values = At(_V, blocks_of(v, c.bn, c.wide_v))
+    if c.eight:
+        at, turned = _turned(work, v)
+        values = At(at, tilejit.TensorDescriptor.template(turned, turned.shape, turned.strides, (1, 1, c.wide_v, c.bn)))
+    work.launches.append(Launch(_kernel(c, together, persistent), grid, (
+        At(_Q, blocks_of(q, c.bm, c.wide)), At(_K, blocks_of(k, c.bn, c.wide)), values, At(_OUT, _rows(c, out, c.bm)),
+        given(_LSE, lse), q.shape[0] if packed else c.queries, c.keys, factor(case, extras), c.heads, c.batch,
+        with_rows(opts, case, At(_K), At(_V), k, v))))
+    if shares is not None and shares.sums is not None:
+        work.launches.append(Launch(
+            join_kernel.partial(RAISED=v.dtype.bytes == 1, GROUP=c.group, BM=c.bm, DV=c.wide_v, num_warps=4,
                                 launch_pdl=True),
-            (over, bm // 16), (
-                At(_OUT, blocks_of(out, 16, wide_v)), given(_LSE, lse), queries, keys, heads, batch, opts)))
+            joins, (At(_OUT, _rows(c, out, 16)), given(_LSE, lse), q.shape[0] if packed else c.queries, c.keys, c.heads,
+                    c.batch, opts)))
     return work
+
+
+def _with_sums(work: Work, c: Call, shares: Shares, slots: int) -> Shares:
+    if not slots:
+        return shares
+    sums, rows = (At(work.new((slots, n, c.bm), tilejit.language.float32)) for n in (c.wide_v, 2))
+    return shares._replace(sums=sums, rows=rows)
+
+
+def _kernel(c: Call, together: int, persistent: bool) -> Any:
+    ends = c.keys % c.bn > 0 or c.infos[3] is not None or c.infos[5] is not None or c.case.page > 0
+    split = split_of(c.case, c.bn)
+    # No registers for scores ahead where three warpgroups also have ends or several blocks.
+    ahead = c.bm > 128 and not ends and not any(c.infos)
+    turns = c.plain and max(c.wide, c.wide_v) <= (128 if c.eight else 64) and TURNS.get(c.bm, False)
+    return attention_kernel.partial(
+        GROUP=c.group, PACK=1, TAIL=c.case.high or ends or split != 1, SPLIT=split, PARTED=False, PERSISTENT=persistent,
+        TURNED=c.eight, BM=c.bm, BN=c.bn, D=c.wide, DV=c.wide_v, num_warps=c.bm // 16, products_ahead=ahead or None,
+        ping_pong=turns, TOGETHER=together)
+
+
+def _rows(c: Call, out: ArrayInfo, rows: int) -> tilejit.TensorDescriptor:
+    return (blocks_of if c.infos[3] is None else ragged_rows)(out, rows, c.wide_v)
 
 
 def check_results(q: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, case: Case,

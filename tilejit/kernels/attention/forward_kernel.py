@@ -4,7 +4,7 @@ from __future__ import annotations
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operands import WRAP
-from tilejit.kernels.attention.scores import LOG2E, band_of, changed, changes, kept, place, seen
+from tilejit.kernels.attention.scores import LOG2E, Place, band_of, changed, changes, kept, place, seen
 
 _LOG2E, _LN2, _WRAP = tl.constexpr(LOG2E), tl.constexpr(1 / LOG2E), tl.constexpr(WRAP)
 #: Weights in fp8 are powers of two of so much more, so that small ones are not zero; it falls out with their sum.
@@ -189,12 +189,13 @@ def give(acc, most, total, RAISED: tl.constexpr, out_desc, lse, queries, begin, 
 def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, begin, head, batch, part, heads,
                       batches, opts, GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                       PARTED: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-                      DV: tl.constexpr, slot=-1, start=0, stop=0, BEHIND: tl.constexpr = False):
+                      DV: tl.constexpr, slot=-1, start=0, stop=0, BEHIND: tl.constexpr = False, at=None):
     """BM rows from `begin` on: queries of one head, or those of PACK heads. Blocks of keys that nothing masks come
     ahead of the others. BEHIND: all rows may lie behind the queries, and walk no keys then. slot: where the sums of
-    keys from `start` to `stop` go, -1 for all keys and the result."""
+    keys go, of those that some row sees from the `start`-th to the `stop`-th; -1 for all keys and the result."""
     rows = tl.arange(0, BM)
-    at = place(batch, head, heads, queries, keys, opts.sequences)
+    if at is None:
+        at = place(batch, head, heads, queries, keys, opts.sequences)
     if PACK > 1:
         q = q_desc.load([at.row, begin // PACK, head, 0, 0]).reshape([BM, D])
         kv_head = head
@@ -233,7 +234,7 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
             low = low + part * each
             high = tl.minimum(high, low + each)
         if opts.shares is not None:
-            low, high = start, tl.minimum(high, stop)
+            low, high = low + start, tl.minimum(high, low + stop)
         if SPLIT == 2:
             full = tl.minimum(tl.maximum(low, tl.cdiv(full, BN) * BN), high)
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, full, None, scale, begin,
@@ -280,28 +281,122 @@ def part_of(j, i, shares, BN: tl.constexpr):
 
 
 @tilejit.kernel
+def walked(number, at, band, prefix, BM: tl.constexpr, BN: tl.constexpr):
+    """How many blocks of keys the number-th block of queries of a sequence walks."""
+    low, _ = band_of(number * BM, at, band, prefix)
+    _, high = band_of(tl.minimum(number * BM + BM, at.queries) - 1, at, band, prefix)
+    return tl.cdiv(tl.maximum(high - low // BN * BN, 0), BN)
+
+
+@tilejit.kernel
+def sequence(batch, queries, keys, opts, BM: tl.constexpr, BN: tl.constexpr):
+    """Where sequences are; blocks of queries, and of keys that the longest and the average one of those walk."""
+    at, prefix = place(batch, 0, 1, queries, keys, opts.sequences), 0
+    if opts.band.prefix is not None:
+        prefix = tl.load(opts.band.prefix + batch)
+    blocks = tl.cdiv(at.queries, BM)
+    first, last = walked(0, at, opts.band, prefix, BM, BN), walked(blocks - 1, at, opts.band, prefix, BM, BN)
+    return at, prefix, blocks, tl.where(blocks > 0, tl.maximum(first, last), batch * 0), (first + last + 1) // 2
+
+
+@tilejit.kernel
+def share_kernel(shares, queries, keys, heads, batches, chip, opts, START: tl.constexpr, SHARE: tl.constexpr,
+                 JOIN: tl.constexpr, PARTS: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Writes `shares.table`: sequences with the most keys first, their blocks of queries divided by as many keys as
+    should take the least time. Programs (batches): each has a sequence (SIZE: a power of two, no fewer)."""
+    own, batch = tl.program_id(0), tl.arange(0, SIZE)
+    some = batch < batches
+    batch = tl.where(some, batch, 0)
+    _, _, _, n, _ = sequence(batch, queries, keys, opts, BM, BN)
+    order = tl.sort(tl.where(some, n * SIZE + batch, -1), descending=True)
+    batch = tl.maximum(order, 0) % SIZE
+    _, _, blocks, n, mean = sequence(batch, queries, keys, opts, BM, BN)
+    blocks = tl.where(order < 0, 0, blocks)
+    n = tl.maximum(n, 1)
+    # Ways side by side: so many shares of a block with the most keys.
+    way = tl.arange(1, PARTS + 1)
+    each = tl.cdiv(tl.max(n, 0), way)
+    parts = tl.cdiv(n[:, None], each[None, :])
+    shared, count = parts > 1, blocks[:, None] * parts
+    end, beside = tl.cumsum(count, 0), tl.where(shared, SHARE, START)
+    turns = tl.cdiv(end * heads, chip) - tl.cdiv((end - count) * heads, chip)
+    time = tl.maximum(tl.sum(turns * (tl.cdiv(mean[:, None], parts) + beside), 0),
+                      tl.max(tl.cdiv(n[:, None], parts) + beside, 0)) + tl.where(way > 1, JOIN, 0)
+    time = tl.where(tl.sum(tl.where(shared, count, 0), 0) > shares.whole, 1 << 30, time)
+    quota = tl.min(tl.where(time == tl.min(time, 0), each, 1 << 30), 0)
+    parts = tl.cdiv(n, quota)
+    count = blocks * parts
+    mine = tl.arange(0, SIZE) == own
+    if own == 0:  # behind all there is nothing to do
+        for i in tl.range(tl.sum(count), shares.quota, 128):
+            note(shares, i + tl.arange(0, 128), shares.quota, (0, 0, 0, 0, 0, tl.cdiv(queries, BM), 0, 0, 0, 1))
+    first = tl.sum(tl.where(mine, tl.cumsum(count) - count, 0))
+    batch, parts = tl.sum(tl.where(mine, batch, 0)), tl.sum(tl.where(mine, parts, 0))
+    at, prefix, blocks, _, _ = sequence(batch, queries, keys, opts, BM, BN)
+    count = blocks * parts
+    for i in tl.range(0, count, 128):
+        j = i + tl.arange(0, 128)
+        number = j // parts
+        if opts.band.right is not None:  # the last ones walk most
+            number = blocks - 1 - number
+        each = tl.cdiv(walked(number, at, opts.band, prefix, BM, BN), parts) * BN
+        start = j % parts * each
+        note(shares, first + j, first + count, (
+            batch, at.first_query, at.queries, at.first_key, at.keys, number, start, start + each,
+            first + j // parts * parts, parts))
+
+
+@tilejit.kernel
+def note(shares, i, end, facts):
+    for n in tl.static_range(0, 10):
+        tl.store(shares.table + i * 10 + n, facts[n], i < end)
+
+
+@tilejit.kernel
+def share_of(i, head, heads, opts):
+    """Share i: its sequence, block of queries, keys from where to where, the block's first share, how many it has."""
+    at = opts.shares.table + i * 10
+    batch = tl.load(at)
+    row = batch
+    if opts.sequences.queries is not None:
+        row = 0
+    return (Place(batch, row, tl.load(at + 1), tl.load(at + 2), tl.load(at + 3), tl.load(at + 4), head, heads),
+            tl.load(at + 5), tl.load(at + 6), tl.load(at + 7), tl.load(at + 8), tl.load(at + 9))
+
+
+@tilejit.kernel
 def join_kernel(out_desc, lse, queries, keys, heads, batches, opts, RAISED: tl.constexpr, GROUP: tl.constexpr,
                 BM: tl.constexpr, DV: tl.constexpr):
-    """The results of blocks in shares, in the order of their keys. Programs (shared blocks, BM // 16), 16 rows each."""
-    block, chunk, shares = tl.program_id(0), tl.program_id(1), opts.shares
-    head, number = numbered(shares.whole + block, tl.cdiv(queries, BM), heads * batches, opts.band)
-    head, batch, rows = head % heads, head // heads, chunk * 16 + tl.arange(0, 16)
-    most, total = tl.full([16], float("-inf"), tl.float32), tl.zeros([16], tl.float32)
-    acc = tl.zeros([16, DV], tl.float32)
-    where = rows[:, None] * DV + tl.arange(0, DV)[None, :]
-    first, last = block * shares.length // shares.quota, ((block + 1) * shares.length - 1) // shares.quota
-    for slot in tl.range(first + block, last + block + 1):
-        x = tl.load(shares.sums + slot.to(tl.int64) * (BM * DV) + where)
-        own = tl.load(shares.rows + slot * (2 * BM) + rows)
-        new = tl.maximum(most, own)
-        origin = tl.where(new == float("-inf"), 0.0, new)
-        before, now = tl.exp2(most - origin), tl.exp2(own - origin)
-        acc = acc * before[:, None] + x * now[:, None]
-        total = total * before + tl.load(shares.rows + slot * (2 * BM) + BM + rows) * now
-        most = new
-    at = place(batch, head, heads, queries, keys, opts.sequences)
-    give(acc, most, total, RAISED, out_desc, lse, queries, number * BM + chunk * 16, head, head // GROUP, batch,
-         0, heads, batches, at, opts, GROUP, 1, 16, DV)
+    """The results of blocks in shares, in the order of their keys. Programs (shared blocks, BM // 16), 16 rows each;
+    with a table (shares, heads), and a block's rows are those of its shares by turns."""
+    i, chunk, shares = tl.program_id(0), tl.program_id(1), opts.shares
+    if shares.table is not None:
+        at, number, _, _, first, parts = share_of(i, chunk, heads, opts)
+        start, apart, chunk = first * heads + chunk, heads, i - first
+        stop = tl.where(parts > 1, BM // 16, 0)
+    else:
+        head, number = numbered(shares.whole + i, tl.cdiv(queries, BM), heads * batches, opts.band)
+        at = place(head // heads, head % heads, heads, queries, keys, opts.sequences)
+        first = i * shares.length // shares.quota
+        start, apart, parts = first + i, 1, ((i + 1) * shares.length - 1) // shares.quota + 1 - first
+        stop = chunk + 1
+    for n in tl.range(chunk, stop, parts):
+        rows = n * 16 + tl.arange(0, 16)
+        most, total = tl.full([16], float("-inf"), tl.float32), tl.zeros([16], tl.float32)
+        acc = tl.zeros([16, DV], tl.float32)
+        where = rows[:, None] * DV + tl.arange(0, DV)[None, :]
+        for part in tl.range(0, parts):
+            slot = start + part * apart
+            x = tl.load(shares.sums + slot.to(tl.int64) * (BM * DV) + where)
+            own = tl.load(shares.rows + slot * (2 * BM) + rows)
+            new = tl.maximum(most, own)
+            origin = tl.where(new == float("-inf"), 0.0, new)
+            before, now = tl.exp2(most - origin), tl.exp2(own - origin)
+            acc = acc * before[:, None] + x * now[:, None]
+            total = total * before + tl.load(shares.rows + slot * (2 * BM) + BM + rows) * now
+            most = new
+        give(acc, most, total, RAISED, out_desc, lse, queries, number * BM + n * 16, at.head, at.head // GROUP,
+             at.batch, 0, heads, batches, at, opts, GROUP, 1, 16, DV)
 
 
 @tilejit.kernel
@@ -368,8 +463,14 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
         head, batch, part = tl.program_id(1) * TOGETHER + head, tl.program_id(2), 0
         if PARTED:
             number, head, part = 0, tl.program_id(1), tl.program_id(0)
-        slot, start, stop = -1, 0, keys
-        if opts.shares is not None:
+        slot, start, stop, at = -1, 0, keys, None
+        if opts.shares is not None and opts.shares.table is not None:
+            share = tl.program_id(0) // TOGETHER
+            at, number, start, stop, _, parts = share_of(share, head, heads, opts)
+            batch = at.batch
+            if opts.shares.sums is not None:
+                slot = tl.where(parts > 1, share * heads + head, -1)
+        elif opts.shares is not None:
             tile = tl.program_id(0)
             if tile >= opts.shares.whole:
                 tile, slot, start, stop = part_of(tile - opts.shares.whole, 0, opts.shares, BN)
@@ -377,4 +478,4 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
             head, batch = head % heads, head // heads
         queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM, head, batch, part,
                           heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTED, TURNED, BM, BN, D, DV, slot, start,
-                          stop)
+                          stop, at is not None, at)

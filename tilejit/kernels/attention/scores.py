@@ -80,15 +80,14 @@ class Lists(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Of the blocks of keys of blocks of queries from the `whole`-th on, of `length` each, a program takes the next
-    `quota`. `sums` [slots, BM, DV] and `rows` [slots, 2, BM] (greatest scores, sums of weights) have what program j
-    finds for block t in slot j + t."""
+    """Parts of blocks of keys, a program each, and where those leave what they find; see docs/modules.md."""
 
     whole: Any
     length: Any
     quota: Any
     sums: Any = None
     rows: Any = None
+    table: Any = None
 
 
 class Options(NamedTuple):
