@@ -88,12 +88,7 @@ class Exploration:
 def explore(title: str, launch: Launch, memory: Sequence[np.ndarray], arrays: Mapping[str, np.ndarray],
             policies: Iterable[str] = POLICIES, seeds: Iterable[int] = range(5),
             listener: Callable[[], Listener] | None = None, tolerance: float = 0.0) -> Exploration:
-    """Launch once for every policy and seed, each time over the same `memory`, and compare the results.
-
-    At the end `memory` holds the first finished run's results (what it held before, if none finished or one raised).
-    `arrays` name views that are compared, bit for bit, or floating ones within the relative error `tolerance`; a
-    difference is a finding "nondeterministic". `listener` makes each run's listener.
-    """
+    """Launch once for every policy and seed, each time over the same `memory`, and compare the results."""
     out = Exploration(title)
     seeds = list(seeds)
     before = [m.copy() for m in memory]

@@ -215,12 +215,7 @@ def beside(op: Op, behind: bool = False) -> Builder:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One way of values through control flow.
-
-    `init` enters (None for `if`), `args` are the block arguments that hold the value (one of a `for`, one in each
-    region of a `while`), `ends` what the regions' terminators hand on (a branch that returns hands on nothing), in the
-    order of the regions, and `result` is what leaves.
-    """
+    """One way of values through control flow."""
 
     index: int
     init: Value | None

@@ -61,12 +61,7 @@ class Shuffles:
 
 @dataclass(frozen=True)
 class ThroughShared:
-    """One trip through shared memory, stored in `layout` (in-dim `offset`, elements).
-
-    `swizzle` (bytes) and `order` (dimensions, fastest first) name the same layout as `named.shared`; `cycles` is what a
-    warp's stores and loads take, with bank conflicts. `within_warp`: no warp reads what another wrote. `shape` is the
-    tile's there, perhaps with a dimension divided into two.
-    """
+    """One trip through shared memory, stored in `layout` (in-dim `offset`, elements)."""
 
     layout: LinearLayout
     swizzle: int

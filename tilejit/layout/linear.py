@@ -277,13 +277,7 @@ class LinearLayout:
         return self._map(lambda b: list(outer.apply(**dict(zip(names, b)))), outer.shape)
 
     def invert_and_compose(self, other: LinearLayout) -> LinearLayout:
-        """`other`^-1 . this: where the elements of this layout's places lie in `other`, its sizes perhaps rounded up to
-        powers of two.
-
-        For registers and a shared tile of 64x64 bf16:
-
-            register -> 1 512 8 16 32    lane -> 2 4 72 144 288    warp -> 1024 2048    (128-byte swizzle)
-        """
+        """`other`^-1 . this: where the elements of this layout's places lie in `other` (docs/modules.md)."""
         if tuple(map(_bits, self.shape)) != tuple(map(_bits, other.shape)):
             raise ValueError(f"layouts of different tiles: {self.shape} and {other.shape}")
         return self.compose(other.invert())

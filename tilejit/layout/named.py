@@ -17,13 +17,7 @@ def _log2(n: int) -> int:
 def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tuple[int, ...] | None = None,
             warp: tuple[tuple[int, ...], ...] | None = None,
             last: tuple[tuple[int, ...], ...] = (), own: int | None = None) -> LinearLayout:
-    """Coalesced: `vector` neighbours along the fastest dimension a thread, then lanes, then warps, then more registers;
-    lane or warp bits of a small tile hold copies. `order` lists dimensions fastest first (default: last first). The
-    last registers choose among the odd number of parts of a size that is no power of two.
-
-    `warp` fixes the bases of the warp bits (each a power of two along one dimension, or zero), `last` the last of them
-    only: what each CTA of a cluster holds. Registers that are left are neighbours along the dimension `own`.
-    """
+    """Coalesced: `vector` neighbours a thread, then lanes, warps, more registers (docs/modules.md)."""
     order = order or tuple(reversed(range(len(shape))))
     bits = [tuple(1 << i if k == d else 0 for k in range(len(shape))) for d in order for i in range(_log2(shape[d]))]
     parts = [b for b in bits if any(x >= s & -s for x, s in zip(b, shape) if s & (s - 1))]
@@ -52,24 +46,7 @@ def default_blocked(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
 
 
 def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
-    """The fp32/s32 accumulator of wgmma over num_warps/4 warpgroups (PTX ISA, wgmma register fragments).
-
-    One warpgroup's m64nN fragment, warp w, lane l, register i:
-
-        row = 16 w + l / 4 + 8 (i / 2 % 2)          col = 8 (i / 4) + 2 (l % 4) + i % 2
-
-              col 0   1 | 2   3 | 4   5 | 6   7 | 8 ..
-        row 0   l0:i0 i1| l1:i0 i1| l2     | l3     | l0:i4 i5
-        row 1   l4      | l5      | ..
-        row 8   l0:i2 i3| l1:i2 i3| ..
-
-    Warpgroups split M while there are 64-row slices, each its own adjacent rows, then N. Registers walk the columns of
-    one instruction (at most 256), then further n tiles, then further 64-row slices. n may be an odd multiple of a power
-    of two (of 16 to 256) where every warpgroup has rows of its own: the registers that choose among the parts come
-    last. Three warpgroups have a third of the rows each.
-
-    Raises ValueError for other shapes.
-    """
+    """The fp32/s32 accumulator of wgmma over num_warps/4 warpgroups (docs/modules.md); ValueError for other shapes."""
     m, n = shape
     slices, warps, groups = _rows(shape, num_warps)
     n_each = n >> groups
@@ -109,12 +86,7 @@ def _rows(shape: tuple[int, int], num_warps: int) -> tuple[list[tuple[int, int]]
 
 
 def wgmma_a_operand(shape: tuple[int, int], num_warps: int, elem_bytes: int) -> LinearLayout:
-    """The A operand [M, K] of wgmma in registers (PTX ISA, wgmma register fragments), `p` = 4 / elem_bytes.
-
-    A 32-bit register packs p elements along k. A k step is 8 p wide and takes 4 registers: rows l / 4 and l / 4 + 8 at
-    k = p (l % 4), then the same rows 4 p further. Warps own rows as in `wgmma_accumulator` (whose layout it is for
-    16-bit elements); warpgroups that split N hold copies.
-    """
+    """The A operand [M, K] of wgmma in registers (PTX ISA, wgmma register fragments), `p` = 4 / elem_bytes."""
     m, k = shape
     pack = 4 // elem_bytes
     slices, warps, groups = _rows(shape, num_warps)

@@ -39,10 +39,7 @@ class _Frame:
 
 
 class _Rewriter:
-    """One forward walk. `mapping`: a replaced value's replacement (chains allowed); `known`: pure ops that dominate the
-    current one, by what they compute; `frames`: blocks around it, innermost last; `again`: what was met before may look
-    different now; `narrow`: 16-bit tiles are widened where they are used.
-    """
+    """One forward walk (docs/modules.md)."""
 
     def __init__(self, narrow: bool, ctas: int) -> None:
         self.narrow, self.ctas = narrow, ctas

@@ -14,9 +14,7 @@ from tilejit.schedule.row_end import RowEnd
 
 @dataclass(eq=False)
 class Row:
-    """A row that lies in shared memory, `count` strips of `size` elements. ctas: CTAs that take strips in turn. `now`:
-    what stands for a value that was folded from strips. Of a row that begins anywhere a thread may have `each` elements
-    side by side, and strips begin `before` elements ahead of it. What is the `same` in all stands before them (`b`)."""
+    """A row that lies in shared memory, `count` strips of `size` elements."""
 
     shape: tuple[int, ...]
     layout: LinearLayout

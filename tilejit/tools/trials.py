@@ -312,12 +312,7 @@ def measure(jobs: Mapping[Any, Callable[[], CompiledKernel]], bind: Callable[[An
             named: Sequence[str], within: float, spend: tuple[float, float], agreement: Agreement | None = None,
             told: Callable[[Any, Exception | None], None] = lambda config, error: None) -> tuple[
                 dict[Any, float], dict[Any, Exception]]:
-    """Milliseconds of the configurations that work, and the errors of the others. Each is measured, in their order, as
-    soon as its job has compiled it; `told` hears of each.
-
-    bind, hooked, named: see `Trials`; within: seconds for one configuration; spend: milliseconds of warm-up and of
-    repetitions; agreement: what outputs have to equal. Raises NotApart where another process cannot do it.
-    """
+    """Milliseconds of the configurations that work, and the errors of the others."""
     times: dict[Any, float] = {}
     failures: dict[Any, Exception] = {}
     if not jobs:
