@@ -181,8 +181,8 @@ def _dealt(heads: int, size: int, blocks: int, programs: int) -> tuple[int, floa
 
 class Call(NamedTuple):
     """What launches follow from. plain: only a causal mask; alike: sequences have one length; eight: values in 8 bits
-    are turned; wide, wide_v: padded d and dv; bytes: of an element; bm, bn: queries and keys of a block; pair: bytes
-    of a key and its value."""
+    are turned; wide, wide_v: padded d and dv; size: bytes of an element, pair: of a key and its value; bm, bn: queries
+    and keys of a block."""
 
     case: Case
     infos: tuple[ArrayInfo | None, ...]
@@ -193,7 +193,7 @@ class Call(NamedTuple):
     group: int
     wide: int
     wide_v: int
-    bytes: int
+    size: int
     plain: bool
     alike: bool
     eight: bool
@@ -207,7 +207,7 @@ class Call(NamedTuple):
         return tilejit.cdiv(self.queries, self.bm)
 
     @property
-    def count(self) -> int:
+    def programs(self) -> int:
         return self.blocks * self.heads * self.batch
 
 
@@ -237,9 +237,9 @@ def _programs(c: Call, asked: bool | None, tiles: Any) -> tuple[int, bool]:
     together, unequal = _dealt(c.heads * c.batch, c.keys * c.pair, c.blocks, c.chip) if c.case.high else (1, 1.0)
     persistent = asked
     if persistent is None:
-        narrow = max(c.wide, c.wide_v) <= (128 if c.bytes == 1 else 192)
+        narrow = max(c.wide, c.wide_v) <= (128 if c.size == 1 else 192)
         persistent = c.plain and split_of(c.case, c.bn) == 1 and c.alike and not (c.case.dropout or tiles) and (
-            narrow or not c.case.high and c.bn <= 64) and (c.bm > 128 or c.count > c.chip and unequal <= UNEQUAL)
+            narrow or not c.case.high and c.bn <= 64) and (c.bm > 128 or c.programs > c.chip and unequal <= UNEQUAL)
     if not persistent and c.case.high:
         together = _in_l2(c.heads, c.keys * c.pair)
     return together, persistent
@@ -267,10 +267,10 @@ def _divided(c: Call, persistent: bool) -> Shares | None:
     if not c.alike or c.infos[7] or persistent and (c.case.high or c.wide_v > 192):  # registers
         return None
     if c.case.high or c.case.low:  # those of fewer blocks than multiprocessors, which are not alike
-        lengths = np.repeat(_walks(c), c.heads * c.batch if c.count <= c.chip else 0)
+        lengths = np.repeat(_walks(c), c.heads * c.batch if c.programs <= c.chip else 0)
     else:
-        lengths = np.full(c.count % c.chip, tilejit.cdiv(c.keys, c.bn))
-    return _shared(lengths, c.count - len(lengths), c.chip, persistent)
+        lengths = np.full(c.programs % c.chip, tilejit.cdiv(c.keys, c.bn))
+    return _shared(lengths, c.programs - len(lengths), c.chip, persistent)
 
 
 def _listed(c: Call, persistent: bool, rows: int, key_rows: int) -> Shares | None:
@@ -281,7 +281,7 @@ def _listed(c: Call, persistent: bool, rows: int, key_rows: int) -> Shares | Non
     blocks = min(c.batch * c.blocks, tilejit.cdiv(rows + c.batch * (c.bm - 1), c.bm))
     uneven = c.infos[3] is None or max(c.batch * c.queries / rows, c.batch * c.keys / key_rows) > UNEQUAL
     few = blocks * c.heads < FEW * c.chip
-    if (uneven or few) and c.keys >= LONGEST * c.bn or c.count > (blocks * c.heads + 2 * c.chip):
+    if (uneven or few) and c.keys >= LONGEST * c.bn or c.programs > blocks * c.heads + 2 * c.chip:
         parts = FEW * c.chip // c.heads if few else 0
         return Shares(parts, 0, _padded(blocks + parts, 16))
     return None
@@ -304,7 +304,7 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     opts = options(case, filled(extras, [given(_EXTRAS + i, x) for i, x in enumerate(infos)]), infos)
     grid: tuple[int, ...] = (c.blocks * together, c.heads // together, c.batch)
     if persistent:
-        grid = (min(chip, c.count),)
+        grid = (min(chip, c.programs),)
     if listed is not None:
         size = max(32, tilejit.next_power_of_2(c.batch))
         at = work.new((listed.quota, 10), tilejit.language.int32)
@@ -316,7 +316,7 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
                                  BN=c.bn, SIZE=size, num_warps=size // 32),
             (c.batch,), (shares, c.queries, c.keys, c.heads, c.batch, chip, opts)))
     elif shares is not None:
-        over = c.count - shares.whole
+        over = c.programs - shares.whole
         programs = tilejit.cdiv(over * shares.length, shares.quota)
         grid = (chip if persistent and shares.whole else shares.whole + programs,)
         shares, joins = _with_sums(work, c, shares, programs + over), (over, c.bm // 16)
