@@ -102,7 +102,7 @@ def move_odd_rows(fn: Function) -> Function:
         turn = 32 * warps * row.unit
         whole = max(0, (low - row.unit) // turn * turn)
         if row.walks and warps >= (2 if row.ahead else WALKERS):
-            keeps = row.weights > 1 or row.ahead > 0 and many and each > SOME
+            keeps = row.weights > 1 or many and each > SOME
             write_walk(row, size, whole, keeps and warps >= KEEP)
         else:
             row.write(size, whole)
