@@ -48,7 +48,7 @@ def planned():
 
 def compiles(way, p, chip):
     """What a way must be for its kernel to compile without spills, and for its programs to find room."""
-    rows, columns = way.m // (way.ctas if way.beside and not way.columns else 1), way.n // (way.ctas if way.columns else 1)
+    rows, columns = way.m // (way.ctas // way.k_ctas // way.across), way.n // way.across
     groups = way.warps // 4
     assert rows % 64 == 0 and rows // 64 % groups == 0, "whole instructions for every warpgroup"
     assert columns % 8 == 0 and 8 <= columns <= 256 and columns % way.strip == 0

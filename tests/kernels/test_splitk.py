@@ -16,13 +16,13 @@ from tilejit.testing import rel_error
 
 BF16 = ml_dtypes.bfloat16
 ONE, SWAPPED = Way(64, 64, 4), Way(64, 16, 4, swap=True)
-#: A CTA, or two that divide the rows of a tile, or K.
+#: A CTA, or several that divide the rows of a tile, its columns, too, or K.
 WAYS = {"one": ONE, "rows": Way(128, 64, 4, ctas=2, split="M"), "k": replace(ONE, ctas=2, split="K"),
-        "swapped": SWAPPED, "swapped-k": replace(SWAPPED, ctas=2, split="K")}
+        "grid": Way(128, 128, 4, 4, "MN"), "swapped-grid": Way(128, 96, 4, 4, "MN", True), "swapped": SWAPPED, "swapped-k": replace(SWAPPED, ctas=2, split="K")}
 
 
 @pytest.mark.parametrize("parts", [4, 66])
-@pytest.mark.parametrize("t", [Way(128, 256, 8), Way(256, 256, 8, ctas=2, split="M"), Way(128, 256, 8, 2, "K"),
+@pytest.mark.parametrize("t", [Way(128, 256, 8), Way(256, 256, 8, ctas=2, split="M"), Way(128, 256, 8, 2, "K"), Way(512, 256, 4, 8, "MN"),
                                Way(128, 16, 4, swap=True)], ids=lambda t: f"{t.m}x{t.n}/{t.ctas}")
 def test_compiles(t, parts):
     """No spills, a deep ring beside what is staged, and each role waits for the launch ahead before it touches memory."""

@@ -29,8 +29,13 @@ SMALL = (*(Way(64, n, 4) for n in (*range(16, 144, 16), 160, 192, 224, 256)),
          *(Way(128, n, 4) for n in range(16, 144, 16)),
          *(Way(128, n, 8) for n in (128, 144, 176, 208, 224)), *(Way(128, n, 4, 2, "N") for n in range(32, 288, 32)))
 LONG = tuple(Way(64, n, 4, k_bytes=256) for n in (16, 32, 48, 64, 80, 96, 112, 128))
-#: Four CTAs of 64 rows, which share the columns: where lines begin within those of L2 that gives less than others take.
-FOURS = tuple(Way(256, n, 4, 4) for n in (128, 160, 192))
+#: Clusters that share columns, or both operands, where L2 gives less than others take: lines that begin within its own.
+FOURS = (*(Way(256, n, 4, 4) for n in (128, 160, 192)),
+         *(Way(m * ctas // 2, n, 4, ctas, "MN") for ctas in (4, 8) for m, widths in (
+             (64, (128, 160, 192, 256, 320, 384)), (128, (128, 192, 256, 320, 384))) for n in widths),
+         *(Way(384, n, 12, 4, "MN") for n in (192, 256)))
+#: Waves of large tiles from which on products wait for L2 too little for clusters that leave multiprocessors alone.
+WAVES = 2
 #: Tiles whose K the CTAs of a program divide, which leave room for four blocks beside what those exchange.
 BY_K = tuple(Way(m, n, 4, ctas, "K", k_bytes=k) for n in (16, 32, 64, 128) for m, k in ((128, 128), (64, 256))
              for ctas in (2, 4, 8) if n * k < 128 * 256)
@@ -82,14 +87,14 @@ class Plan(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _there(tiles: Table, hopper: bool, a_rows: bool, b_rows: bool, stores: bool, ended: int | None,
-           ended_swapped: int | None, scaled: bool) -> Table:
+           ended_swapped: int | None, scaled: bool, waves: bool) -> Table:
     """Those of the tiles that there are for operands of these orders. stores: threads store results, which CTAs side
-    by side scatter. ended, ended_swapped: bytes of results with an end (None: without)."""
+    by side scatter. ended, ended_swapped: bytes of results with an end (None: without). waves: there are several."""
     found = []
     for w in tiles.ways:
         beside, size = (not a_rows, ended_swapped) if w.swap else (b_rows, ended)
         simple = w.ctas == 1 and not w.n & w.n - 1 and w.k_bytes <= 128 and not w.swap
-        fits = (hopper or simple) and not (stores and w.beside)
+        fits = (hopper or simple) and not (stores and w.beside) and not (waves and w.split == "MN")
         if fits and (w.strip >= 32 or not beside) and (size is None or w.roomy(size, scaled)):
             found.append(w)
     return Table(tuple(found))
@@ -136,7 +141,8 @@ def ways_of(problem: Problem, chip: Chip, tiles: Table = ALL) -> Table:
     ended = p.out_bytes if p.ended else None
     # Of the transpose a bias has a value a row, which takes few registers (beside scales ptxas takes more).
     swapped = None if ended is None else 4 if p.scaled else 2
-    return _there(tiles, chip.hopper, p.a_rows, p.b_rows, p.stores > 0, ended, swapped, p.scaled)
+    waves = p.batches * p.m * p.n > WAVES * 128 * 256 * chip.multiprocessors
+    return _there(tiles, chip.hopper, p.a_rows, p.b_rows, p.stores > 0, ended, swapped, p.scaled, waves)
 
 
 def brief(problem: Problem, chip: Chip) -> bool:
@@ -155,7 +161,7 @@ def considered(problem: Problem, chip: Chip, split: int | None = None,
     if split is None and problem.batches == 1 and not problem.grouped:
         down, across = there.grids(problem)
         most = np.minimum(rates(there, chip)["room"] / (down * across), blocks * (1 / LEAST_BLOCKS))
-        parts = np.maximum(np.floor(np.where(f["ctas"] > 1, 1.0, most)), 1.0)
+        parts = np.maximum(np.floor(np.where(f["k_ctas"] > 1, 1.0, most)), 1.0)
         many += [parts] * bool(parts.max() > 1)
     all_parts = np.stack(many)
     times = estimate(problem, there, chip, all_parts)
@@ -175,7 +181,7 @@ def ordered(problem: Problem, chip: Chip, split: int | None = None, ctas: int | 
             continue
         if count > 1:
             way = way.divided(problem.m, problem.n, count)
-        elif way.warps == 4 and (way.ctas == 1 or way.columns) and not problem.grouped:
+        elif way.warps == 4 and (way.ctas == 1 or way.across > 1) and not problem.grouped:
             one = problem.batches * way.tiles(problem.m, problem.n) <= way.room(chip.multiprocessors)
             way = replace(way, single=one)
         yield Plan(way, float(times[i]))
