@@ -25,7 +25,7 @@ FAMILIES = {
     "arith": "Elementwise", "shape": "Shapes", "tensor": "Products, reductions, scans", "memory": "Global memory",
     "block": "Blocks without TMA", "control": "Control flow", "scheduled": "Made by scheduling",
 }
-#: Where the row kernels are.
+#: Where those are.
 ROWS = "tilejit.kernels.rows."
 VM = "virtual machine"
 UNIT = "unit"
@@ -83,18 +83,19 @@ def _first(doc: str) -> str:
 
 
 def rows() -> str:
-    """Every row kernel, how it is called and what it computes."""
-    lines = ["# Row kernels", "",
+    """Every row kernel and product, how it is called and what it computes."""
+    lines = ["# Row kernels and products", "",
              "Written by `python docs/pages.py` from the functions' declarations; a test fails when this page is",
              "out of date. All take torch tensors, numpy arrays (without a GPU), and what `tilejit.to_device` makes;",
-             "results may be given by name. Under torch those marked *operator* are custom operators too, of which",
-             "those marked *gradient* have one."]
+             "results may be given by name. Under torch those marked *operator* are custom operators too (of products",
+             "without what torch has no types for: results that are given, tiles, functions), of which those marked",
+             "*gradient* have one."]
     for name in kernels.__all__:
         f = getattr(kernels, name)
-        if not f.__module__.startswith(ROWS):
+        operator = hasattr(f, "overload_of")
+        if not (operator or f.__module__.startswith(ROWS)):
             continue
-        marks = [word for word, there in (("operator", hasattr(f, "overload_of")),
-                                          ("gradient", getattr(f, "backward", None))) if there]
+        marks = [word for word, there in (("operator", operator), ("gradient", getattr(f, "backward", None))) if there]
         lines += ["", f"## {name}", "", f"    {name}{_signature(f)}", "", *inspect.cleandoc(f.__doc__).splitlines()]
         lines += ["", f"*{', '.join(marks)}*"] if marks else []
     return "\n".join(lines)
