@@ -25,9 +25,7 @@ _SWIZZLE_MASK = {0: 0, 32: 1, 64: 3, 128: 7}
 
 @lru_cache(maxsize=4096)
 def chunk_order(phase: int, chunks: int, swizzle: int, inner: int) -> np.ndarray:
-    """Where the n-th 16 bytes of a tile go, in 16-byte units from the start minus `phase` (the start address modulo
-    1024): address bits 4.. are xored with bits 7.. (PTX ISA, "Shared memory layouts and swizzling"). Rows of `inner`
-    bytes narrower than the swizzle are as wide as it (CUDA programming guide, "TMA swizzle")."""
+    """Where the n-th 16 bytes of a tile go (docs/modules.md)."""
     n = np.arange(chunks)
     linear = 16 * n
     if swizzle and inner < swizzle:

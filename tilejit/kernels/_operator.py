@@ -85,12 +85,7 @@ class Declaration:
 
 def operator(mutates: Sequence[str] = (), replay: bool = True,
              **results: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Declare an operator by its results and a body `(*results, *arguments)` that launches.
-
-    results: name -> a function of arguments by their names that gives the array whose shape and dtype the result has,
-    or (array, shape, dtype), or None. mutates: arguments that the body changes. replay: calls are replayed
-    (`tilejit.replayed`). Raises TypeError for annotations that torch has no types for.
-    """
+    """Declare an operator by its results and a body `(*results, *arguments)` that launches (docs/modules.md)."""
     rules = tuple(Result(n, rule, tuple(inspect.signature(rule).parameters)) for n, rule in results.items())
 
     def declare(body: Callable[..., Any]) -> Any:
@@ -143,14 +138,7 @@ def function(rule: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
 
 def gradient(op: Any, *of: str | tuple[str, ...], passed: str = "",
              only: tuple[str, Any] | None = None) -> Callable[[Any], Any]:
-    """Make the operator that follows the gradient of `op`: its results are the gradients of the arguments `of`, where a
-    tuple names arguments that have the same gradient; that of the argument `passed` is the result's.
-
-    Its arguments are found by name: `grad` (or `grad_NAME` of several results) is the gradient of a result; a result's
-    name or an argument's is what that was; `wants_NAME`: whether a gradient of that argument is asked for. Those with
-    defaults are left out where `op` has no such argument. only: an argument and its value where the one result, if it
-    has a default, is kept.
-    """
+    """The operator that follows the gradient of another (docs/modules.md)."""
     def attach(g: Any) -> Any:
         _wire(op, g, tuple((n,) if isinstance(n, str) else n for n in of), passed, only)
         return g

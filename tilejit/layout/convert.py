@@ -29,11 +29,7 @@ class Registers:
 
 @dataclass(frozen=True)
 class Swaps:
-    """Lanes that differ in one bit exchange halves of what they have, step by step: half a shuffle for each.
-
-    `steps`: (lane bit, register bit) that change places: of the registers r and r with that bit, lanes without the lane
-    bit give away the second and lanes with it the first. Then result register r is register `source[r]`.
-    """
+    """Lanes exchange halves of what they have, step by step (docs/modules.md)."""
 
     steps: tuple[tuple[int, int], ...]
     source: tuple[int, ...]

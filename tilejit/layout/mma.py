@@ -50,11 +50,7 @@ def mma_accumulator(shape: tuple[int, ...], num_warps: int, rows_only: bool = Fa
 
 
 def mma_operand(accumulator: LinearLayout, index: int, k: int, elem_bytes: int) -> LinearLayout:
-    """The operand A [.., M, k] (index 0) or B [.., k, N] (index 1) of the product with this accumulator.
-
-    Warps that share rows hold copies of A, those that share columns copies of B. A in 16 bits is the layout of an
-    accumulator whose warps split rows only. k is 16 bytes or more (4 elements of fp64).
-    """
+    """An operand of the product with this accumulator (docs/modules.md)."""
     pack = max(1, 4 // elem_bytes)
     outer = 8 if index else 16  # rows or columns of a fragment
     rank = accumulator.rank

@@ -16,12 +16,7 @@ _UNIT = 1 << 32
 
 
 class Group:
-    """Roots of a block and all that they need: each op, and each value that a loop carries, with its views.
-
-    Roots are stores (views are of the stored tile), or one op whose result is kept: a count, or a product divided along
-    K, add up over chunks, of a reduction along rows each chunk has other ones. `products`: whether products may be
-    divided.
-    """
+    """Roots of a block and all that they need (docs/modules.md)."""
 
     def __init__(self, fn: Function, block: Block, roots: Sequence[Op] = (), products: bool = False):
         self.fn, self.block, self.roots, self.products = fn, block, list(roots), products

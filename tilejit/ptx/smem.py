@@ -21,11 +21,7 @@ class Access:
 def accesses(e: Emitter, layout: LinearLayout, buffer: Buffer, base: str, registers: list[int] | None = None,
              most: int = 16, shift: int = 0, bases: dict[int, str] | None = None,
              at: tuple[int, ...] | None = None) -> list[Access]:
-    """The accesses that move a tile of this layout to or from a slot at base + shift, as wide as possible.
-
-    `registers` limits them to some registers, `most` the bytes of one access. `bases`: addresses that earlier calls
-    with this layout, buffer and base left. `at`: where in the slot the tile starts, in multiples of its sizes.
-    """
+    """How a tile moves to or from a slot, as wide as possible (docs/modules.md)."""
     size = buffer.elem.bytes
     lanes = [slot_offset(buffer, b) for b in layout.bases_of("lane")]
     warps = [slot_offset(buffer, b) for b in layout.bases_of("warp")]

@@ -60,12 +60,7 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
          defaults: Mapping[str, Any], given: Collection[str], options: Mapping[str, Any], compiled: CompiledKernel,
          entry: DeviceEntry, resolve: Callable[..., Any], captured: list[tuple[Mapping[str, Any], str, Any]],
          following: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The launcher for calls like one with these arguments (without those in `given`) and options; None where only the
-    slow way knows an argument.
-
-    `entry` launches `compiled`, which is returned, or merges programs where there are MANY; `following` gets other
-    calls; `resolve(grid, arguments, options)` makes a grid's three numbers.
-    """
+    """The launcher for calls like one with these arguments (docs/modules.md)."""
     packer: Packer = entry.packer
     if entry.blocking or any(p.fill == "desc" and not is_whole(p) for p in packer.map_params):
         return None

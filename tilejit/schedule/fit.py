@@ -45,9 +45,7 @@ Rings = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule: `new` is the function `fn` scheduled, with `rings`, where `limits` (attributes of the function, see
-    `decide.py`) say what may be; `notes` come first in its report. `written`: the same limits with all depths.
-    `lean_depth` is what `depth` may be at most with one staging tile for stores."""
+    """A schedule and what may be changed of it (docs/modules.md)."""
 
     fn: Function
     limits: dict[str, Any]

@@ -21,10 +21,7 @@ FEW_SLOTS = 3
 
 
 def find_chains(fn: Function, rings: Sequence[Ring], table: Uses) -> None:
-    """Loops all of whose products only pass their accumulators on: one round of wgmma groups stays in flight.
-
-    A first operand in registers is made in pieces, and then its product must be the only one of the loop: while one
-    piece is computed, the product of the piece before, of the last iteration's for the first one, is in flight."""
+    """Loops whose products only pass their accumulators on (docs/modules.md)."""
     for loop in listed(fn.body):
         dots = [op for r in loop.regions for op in listed(r) if op.name == "dot"] if loop.name == "for" else []
         if not dots or "pipelined" in loop.attrs:

@@ -190,9 +190,7 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
                       batches, opts, GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                       PARTED: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
                       DV: tl.constexpr, slot=-1, start=0, stop=0, BEHIND: tl.constexpr = False, at=None):
-    """BM rows from `begin` on: queries of one head, or those of PACK heads. Blocks of keys that nothing masks come
-    ahead of the others. BEHIND: all rows may lie behind the queries, and walk no keys then. slot: where the sums of
-    keys go, of those that some row sees from the `start`-th to the `stop`-th; -1 for all keys and the result."""
+    """Queries of a head (docs/modules.md)."""
     rows = tl.arange(0, BM)
     if at is None:
         at = place(batch, head, heads, queries, keys, opts.sequences)
@@ -404,13 +402,7 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
                      GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                      PARTED: tl.constexpr, PERSISTENT: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
                      BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, TOGETHER: tl.constexpr = 1):
-    """Descriptors of [batch, sequence, heads, d] with blocks [1, BM or BN, 1, D or DV]; GROUP query heads share one of
-    keys and values. lse: None, or [parts, batch, heads, queries], of sequences one after another [heads, queries in
-    all]. scale: of products, times log2(e) where nothing else changes scores. opts: `scores.Options`.
-
-    PACK: rows are queries of so many heads, all that share one of keys (q_desc and out_desc are [batch, sequence, kv
-    heads, PACK, d] then). PARTED: programs have a part of the keys each, and all queries; out_desc (`scores.Rows`) has
-    their results (fp32) one after another along the batch. TURNED: v_desc is of what `turn_kernel` makes."""
+    """Attention of blocks of queries (docs/modules.md)."""
     if PERSISTENT:
         blocks, each, own, shares = tl.cdiv(queries, BM), tl.num_programs(0), tl.program_id(0), opts.shares
         slot, start, stop = -1, 0, keys
