@@ -16,6 +16,8 @@ LINE, SECTOR = 128, 32
 SHORT = 2
 #: Share of busy multiprocessors from which on launches overlap without harm to memory's share of each.
 BUSY = 0.9
+#: Nanoseconds of memory's that change no choice.
+LEAST = 0.1
 #: What hangs over the end of a group of rows, which may be anywhere, of a tile, on average.
 HUNG = 0.5
 _Array = Any
@@ -122,14 +124,18 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
     alone, read = _block(p, table, chip, down, across, programs, sharing)
     full = (alone + (read * programs * f["k_ctas"]) ** e) ** (1 / e)
     rest = np.where(divided, 0.0, count - np.floor(waves) * programs)
-    last = (alone + (read * rest * f["k_ctas"]) ** e) ** (1 / e)
-    time = turns * mine * full - np.where((rest > 0) & (turns > 1), mine * (full - last), 0.0)
+    several = (rest > 0) & (turns > 1)
+    time = turns * mine * full
+    if several.any():
+        last = (alone + (read * rest * f["k_ctas"]) ** e) ** (1 / e)
+        time = time - np.where(several, mine * (full - last), 0.0)
     # Memory, beyond what L2 keeps; softly where it just begins.
     excess = (p.batches * (p.m + p.n * p.share) * p.k_bytes - chip.resident) / 5e6
-    memory = 5e6 * np.logaddexp(0.0, excess) / (chip.memory * chip.multiprocessors)
-    busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
-    time = time + memory if chip.behind == 1 else (time ** chip.behind + memory ** chip.behind) ** (1 / chip.behind)
-    time = time + np.where(busy, 0.0, np.minimum(chip.overlap, chip.idle * memory))
+    memory = 5e6 * float(np.logaddexp(0.0, excess)) / (chip.memory * chip.multiprocessors)
+    if memory >= LEAST:
+        busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
+        time = time + memory if chip.behind == 1 else (time ** chip.behind + memory ** chip.behind) ** (1 / chip.behind)
+        time = time + np.where(busy, 0.0, min(chip.overlap, chip.idle * memory))
 
     # Of rows that begin within sectors L2 has parts to complete at both ends of strips; fewer where programs do not
     # read ahead.
@@ -141,10 +147,9 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
         moved = f["scattered"] / chip.lined + f["lines"] * chip.row / f["stored"]
     stored = f["stored"] * (moved + (1 / chip.activation if p.activated else 0)) + chip.stored
     ends = stored * (1 + (turns - 1) * r["shown"])
-    written = within * max(0.0, p.batches * p.m * p.n * p.out_bytes - chip.resident) / (
-        chip.memory * chip.multiprocessors)
+    beyond = max(0.0, p.batches * p.m * p.n * p.out_bytes - chip.resident) / (chip.memory * chip.multiprocessors)
     meeting = chip.second + r["meeting"] * programs + r["turned"] * (p.m * p.n)
-    whole = ((time + ends) ** e + written ** e) ** (1 / e)
+    whole = ((time + ends) ** e + (within * beyond) ** e) ** (1 / e) if beyond else time + ends
     return r["fixed"] + np.where(divided, time + meeting, whole) + turns * r["meet"]
 
 
@@ -169,20 +174,26 @@ def _block(p: Problem, table: Table, chip: Chip, down: _Array, across: _Array, p
         products = (products ** (1 / e) + _beside(p, f, chip, sharing)) ** e
     alone = r["waited"] + products * sharing ** e + loads ** e
     # Programs that read the same rows across K, which share lines of L2, ask for them at once, one by one.
-    of_first, of_second = table.sides(*(float(width > 0 and not unit and pitch % LINE > 0)
-                                        for width, unit, pitch in zip(p.across, p.units, p.pitches)))
-    asking = np.maximum(np.minimum(across, programs) * of_first, np.minimum(down, programs) * of_second)
-    alone = alone + (asking * f["k_bytes"] / p.size * chip.line) ** e
+    shares = [float(width > 0 and not unit and pitch % LINE > 0)
+              for width, unit, pitch in zip(p.across, p.units, p.pitches)]
+    if any(shares):
+        of_first, of_second = table.sides(*shares)
+        asking = np.maximum(np.minimum(across, programs) * of_first, np.minimum(down, programs) * of_second)
+        alone = alone + (asking * f["k_bytes"] / p.size * chip.line) ** e
     high, wide = table.sides(p.m, p.n)
     rows, columns = high / down, wide / across
     if chip.outside and not (p.grouped or any(p.units)):
         # What TMA fills in are lines of K (beyond a group's end are other rows, and threads read nothing there).
         of_first, of_second = table.sides(chip.outside * p.a_rows, chip.outside * (not p.b_rows))
         rows, columns = rows + of_first * (f["m"] - rows), columns + of_second * (f["n"] - columns)
+    asked, others = rows * first, columns * second
     # Rows across K of which there are several to a line TMA asks for one by one.
-    of_first, of_second = table.sides(*(SHORT * LINE / p.size if 0 < width < LINE / 2 and not unit else 0.0
-                                        for width, unit in zip(p.across, p.units)))
-    return alone, (np.maximum(rows * first, of_first) + np.maximum(columns * second, of_second)) * r["l2"]
+    least = [SHORT * LINE / p.size if 0 < width < LINE / 2 and not unit else 0.0
+             for width, unit in zip(p.across, p.units)]
+    if any(least):
+        of_first, of_second = table.sides(*least)
+        asked, others = np.maximum(asked, of_first), np.maximum(others, of_second)
+    return alone, (asked + others) * r["l2"]
 
 
 def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> Any:
