@@ -174,14 +174,7 @@ class Machine:
 def evaluate(fn: Function, grid: int | Sequence[int], args: Mapping[str, Any],
              assembly: Callable[[Op, Sequence[np.ndarray]], list[np.ndarray]] | None = None,
              memory: Callable[[], Sequence[np.ndarray]] = tuple) -> Stats:
-    """Run every program of the grid in order (axis 0 fastest); arrays in `args` are written in place.
-
-    `args` maps parameter names to: a numpy array for a pointer (any strides), a number for a scalar, and for a
-    descriptor an object with base (array), shape, strides, block_shape and perhaps padding ("zero" or "nan"), in
-    elements, outermost first. `assembly` maps the op and operands of inline assembly to results, `memory` gives what
-    addresses in arrays point to. Raises EvaluationError for an access outside its argument, a failed assertion, a
-    broken `assume`.
-    """
+    """Run every program of the grid in order (axis 0 fastest); arrays in `args` are written in place."""
     sizes = (grid,) if isinstance(grid, int) else tuple(grid)
     machine = Machine(fn, (*sizes, 1, 1)[:3], assembly=assembly, memory=memory)  # type: ignore[arg-type]
     values = [_argument(machine, a, args) for a in fn.body.args]

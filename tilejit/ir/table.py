@@ -165,12 +165,7 @@ OPS: dict[str, OpDef] = _Table()
 
 def op(name: str, operands: str = "", attrs: str = "", effects: str = "", traits: str = "", layout: str = "",
        **rules: Any) -> Callable[[Rule], OpDef]:
-    """Declare an op; the decorated function is its type rule and its docstring the meaning.
-
-    The rule takes the op without results and returns their types; it raises CompilationError when the operands do not
-    fit. `layout` may be left out of elementwise ops, control flow and scheduled ops; `rules` are the other fields of
-    `OpDef`.
-    """
+    """Declare an op; the decorated function is its type rule and its docstring the meaning."""
     def declare(rule: Rule) -> OpDef:
         has = frozenset(traits.split())
         kind = layout or ("same" if "elementwise" in has else "set" if "scheduled" in has else

@@ -184,11 +184,7 @@ class Desc:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A ring of `slots` shared-memory tiles. `swizzle` is the TMA/wgmma swizzle span in bytes (0: none).
-
-    `order` lists the dimensions from fastest to slowest; a transposed view is the same bytes with `shape` and `order`
-    permuted. A view of one slot has slots == 0.
-    """
+    """A ring of `slots` shared-memory tiles."""
 
     shape: tuple[int, ...]
     elem: DType

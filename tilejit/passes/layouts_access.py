@@ -73,10 +73,7 @@ class Accesses:
         return access_width(op, self.facts, dim, (op.operands[0].tile.shape, dim) in self.ragged)
 
     def _of_whole_sectors(self, shape: tuple[int, ...], dim: int) -> int:
-        """Elements an access of a shape. Where the widest has others write 16 bytes of each 32 or more that a thread
-        holds (fp32 sums of bf16 numbers), as many as make all of them least work: a sector written in two instructions
-        is moved twice.
-        """
+        """Elements an access of a shape."""
         widest = self.widths[shape, dim]
         ops = [op for op in self.ops if op.operands[0].tile.shape == shape and fastest(op, self.facts) == dim]
         deepest = max(map(loops_around, ops))

@@ -105,6 +105,9 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
         if t.bits == 16 and len(a) % 2 == 0 and in_words(op.operands[0]) and (e.target.hopper or t.name == "fp16"):
             e.set(op.result, two_at_a_time(e, f"{name}.rn.{kind}x2", a, b))
             return
+        if op.attrs.get("ones"):
+            _but_by_ones(e, op, a, b)
+            return
         rounding = ".rn" if t.bits >= 32 or t.name == "bf16" or t.name == "fp16" else ""
         if t.name == "bf16" and not e.target.hopper:
             each(e, op, lambda a, b: _bf16_by_fma(e, name, a, b))
@@ -122,6 +125,20 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
 
     by = _factor(op.operands[1]) if low != name and t.bits == 64 else 0
     (_by_roots if e.steps.by_roots(op) else each)(e, op, one)
+
+
+def _but_by_ones(e: Emitter, op: Op, a: list[str], b: list[str]) -> None:
+    """fp32 products, left out where all factors of a warp are one: in the registers of `a`, which end here."""
+    p, skip, some = e.p, e.p.label("ones"), ""
+    made = [p.new("f32", "mov.f32", x) for x in a]
+    for factor in dict.fromkeys(b):
+        other = p.new("pred", "setp.neu.f32", factor, "0f3F800000")
+        some = p.new("pred", "or.pred", some, other) if some else other
+    p("bra", skip, pred=f"!{p.new('pred', 'vote.sync.any.pred', some, '0xffffffff')}")
+    for x, factor in zip(made, b):
+        p("mul.rn.f32", x, x, factor)
+    p.place(skip)
+    e.set(op.result, made)
 
 
 def _factor(v: Value) -> int:

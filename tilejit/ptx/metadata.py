@@ -32,11 +32,7 @@ class ScalarParam:
 
 @dataclass(frozen=True)
 class TensorMapParam:
-    """A 128-byte CUtensorMap over the array (or descriptor) argument `base_arg`.
-
-    `shape`, `strides` and `box` are outermost first, in elements, the last stride is 1; `dtype` is the tilejit dtype
-    name; `swizzle` is 0, 32, 64 or 128 bytes; `fill` is "zero" or "nan".
-    """
+    """A 128-byte CUtensorMap over the array (or descriptor) argument `base_arg`."""
 
     base_arg: str
     shape: tuple[Expr, ...]

@@ -44,7 +44,8 @@ def _joins(e: Emitter, op: Op) -> bool:
             or type(op.results[0].type) is not Tile or not op.operands \
             or [v for v in op.operands if type(v.type) is not Tile]:
         return False
-    if "runs" in op.attrs or "ragged" in op.attrs or e.steps.by_roots(op):  # many registers for one, or found again
+    # Many registers for one, found again, or left out together.
+    if not op.attrs.keys().isdisjoint(("runs", "ragged", "ones")) or e.steps.by_roots(op):
         return False
     count = e.count(op.results[0].type)
     if count < _LEAST or count % _PAIR:

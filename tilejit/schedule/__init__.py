@@ -19,10 +19,7 @@ __all__ = ["run"]
 
 
 def run(fn: Function, see: See | None = None) -> Function:
-    """Schedule a function whose tiles have layouts; decisions are lines of its `attrs["report"]`.
-
-    `see(name, function)` is shown what each pass made, and gives what to go on with. Raises CompilationError for a
-    schedule that was asked for and cannot be, or that needs more shared memory than there is."""
+    """Schedule a function whose tiles have layouts; decisions are lines of its `attrs["report"]`."""
     fn = without_producer(fn)
     staged = annotate(fn)
     given = see("annotated", staged) if see is not None else staged

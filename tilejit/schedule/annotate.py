@@ -1,9 +1,9 @@
 """Decides what of a loop runs when: `stage`, `cycle` and `ring` on ops of loops whose products wait for each other."""
 from __future__ import annotations
 
-from tilejit.ir import Function, Op, listed, needed
+from tilejit.ir import Function, Op, Value, listed, needed
 from tilejit.ir.ahead import argument_of
-from tilejit.ir.registers import peak
+from tilejit.ir.registers import peak, root
 from tilejit.ir.target import target_of
 from tilejit.schedule.loads import kind_of, reads_slot
 from tilejit.schedule.pieces import from_registers
@@ -81,6 +81,9 @@ def _overlap(new: Function, loop: Op, times: dict[Op, tuple[int, int]], rings: d
         need, share = peak(steady_state(loop)), register_split(new, new.attrs["num_warps"]).computing
         share = min(share, new.attrs.get("maxnreg") or share)
         if need <= room(share, "loop") or new.attrs.get("products_ahead"):
+            for op, (stage, _) in times.items():
+                if stage and op.name == "mul" and _often_one(op):
+                    op.attrs["ones"] = True
             first, second = (", ".join(dot.result.name or "a product" for dot in _dots(loop) if times[dot][0] == s)
                              for s in (0, 1))
             new.say("overlap", f"loop at {loop.place}: {first} of the next iteration is in flight with {second} of "
@@ -112,8 +115,26 @@ def _stages(loop: Op, users: dict[Op, list[Op]]) -> tuple[dict[Op, int], set[Op]
     for op in reversed(ops):
         only = bool(users.get(op)) and all(stage.get(u) == 1 for u in users[op])
         renames = "registers" in op.define.traits  # the registers that its operand is carried in
-        stage[op] = int(op in second or bool(needs[op] & second) or only and (renames or not needs[op]))
+        stage[op] = int(op in second or bool(needs[op] & second) or only and (
+            renames or not needs[op] or _later(op, second, users)))
     return stage, second
+
+
+def _later(op: Op, second: set[Op], users: dict[Op, list[Op]]) -> bool:
+    """Whether sums are scaled under the next trip's first product: where that is seldom, nothing waits for it."""
+    return all(u in second and u.operands[2] is op.result for u in users[op]) and op.name == "mul" and _often_one(op)
+
+
+def _often_one(op: Op) -> bool:
+    """Whether a factor is exp(old - new), new being the old one where a condition says so."""
+    power = root(op.operands[1])[0].op
+    less = power.operands[0].op if isinstance(power, Op) and power.name in ("exp", "exp2") else None
+    return isinstance(less, Op) and less.name == "sub" and _kept(less.operands[1], less.operands[0])
+
+
+def _kept(new: Value, old: Value) -> bool:
+    op = new.op
+    return isinstance(op, Op) and op.name == "select" and any(x is old or _kept(x, old) for x in op.operands[1:])
 
 
 def _times(loop: Op) -> dict[Op, tuple[int, int]] | None:

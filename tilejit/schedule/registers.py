@@ -34,10 +34,7 @@ def room(registers: int, what: str) -> int:
 
 
 def register_split(fn: Function, num_warps: int, producers: int = 4, threads_produce: bool = False) -> Shares:
-    """How num_warps consumer warps share a CTA's registers with producers. Consumers get all that can be had where a
-    loop has several products, whose sums and operands live at once.
-
-    The CTA's pool is launch count x warpgroups, counts are multiples of 8 (PTX ISA, setmaxnreg)."""
+    """How num_warps consumer warps share a CTA's registers with producers."""
     consuming, filling = num_warps // 4, producers // 4
     groups = consuming + filling
     launch = min(256, 65536 // (128 * groups) // 8 * 8)

@@ -45,8 +45,7 @@ class Row:
 
 
 class Strip:
-    """Strip `index` of a row's values. end: where the row ends, for a strip before that; `first`: for one that may
-    begin before it. `ahead`: strips behind an iteration's first one, which begins in memory at `starts`."""
+    """Strip `index` of a row's values."""
 
     def __init__(self, row: Row, index: Value, b: Builder, end: RowEnd | None = None, ahead: int = 0,
                  starts: dict[Value, Value] | None = None, first: RowEnd | None = None):

@@ -7,6 +7,8 @@ from tilejit.kernels._operands import WRAP
 from tilejit.kernels.attention.scores import LOG2E, Place, band_of, changed, changes, kept, place, seen
 
 _LOG2E, _LN2, _WRAP = tl.constexpr(LOG2E), tl.constexpr(1 / LOG2E), tl.constexpr(WRAP)
+#: The greatest score of none: finite, so that none of it need be told from others.
+_LEAST = tl.constexpr(-(2.0 - 2.0 ** -23) * 2.0 ** 127)
 #: Weights in fp8 are powers of two of so much more, so that small ones are not zero; it falls out with their sum.
 _RAISED = tl.constexpr(8.0)
 
@@ -73,15 +75,16 @@ def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, 
         scores = tl.where(keep, scores, float("-inf"))
     # Threads fold what they hold themselves first: a turn of warpgroups ends ahead of the last (`schedule/order.py`).
     own = tl.max(tl.max(scores.reshape([scores.shape[0], scores.shape[1] // 16, 2, 4, 2]), 4), 2)
-    new = tl.maximum(most, tl.max(tl.max(own, 1), 1) * factor)
-    origin = new
-    if MASKED or opts.mods.score is not None:
-        origin = tl.where(new == float("-inf"), 0.0, new)
-    raised = origin
+    new = tl.max(tl.max(own, 1), 1) * factor
     if v.dtype.primitive_bitwidth == 8:
-        raised = origin - _RAISED
+        new = tl.maximum(most, new)
+    else:  # up to 2^8 the sums stay as they are
+        new = tl.where(new > most + _RAISED, new, most)
+    raised = new
+    if v.dtype.primitive_bitwidth == 8:
+        raised = new - _RAISED
     p = tl.exp2(scores * factor - raised[:, None])
-    alpha = tl.exp2(most - origin)
+    alpha = tl.exp2(most - new)
     total = total * alpha + tl.sum(p, 1)
     if opts.mods.dropout is not None:
         p = tl.where(kept(query, key, at, opts.mods), p, 0.0)
@@ -202,7 +205,7 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
         q = q_desc.load([at.row, at.first_query + begin, head, 0]).reshape([BM, D])
         kv_head = head // GROUP
     least, last = begin // PACK, begin // PACK + (BM - 1) // PACK
-    most = tl.full([BM], float("-inf"), tl.float32)
+    most = tl.full([BM], _LEAST, tl.float32)
     total = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, DV], tl.float32)
     prefix = 0
