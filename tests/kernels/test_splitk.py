@@ -37,6 +37,13 @@ def test_compiles(t, parts):
         assert touched and 0 < role.find("griddepcontrol.wait") < touched.start()
 
 
+@pytest.mark.parametrize("k, early", [(4096, True), (4104, False)])
+def test_lines_that_two_parts_share_stay(k, early):
+    """What parts read leaves L2 first, but where a block of K, another part's, begins within a line of L2."""
+    launch, _ = work_of(Way(128, 128, 8).divided(128, 128, 4), 128, 128, k).launches
+    assert ("evict_first" in compiled(launch, {}).ptx) == early
+
+
 @pytest.mark.one_schedule                # many and large; `test_schedules.py` has a small one
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("parts", [2, 3])

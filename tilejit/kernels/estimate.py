@@ -18,6 +18,8 @@ SHORT = 2
 BUSY = 0.9
 #: Nanoseconds of memory's that change no choice.
 LEAST = 0.1
+#: By how much longer clusters that share both operands take where they have several tiles, one after another.
+SEVERAL = 1.07
 #: What hangs over the end of a group of rows, which may be anywhere, of a tile, on average.
 HUNG = 0.5
 _Array = Any
@@ -41,7 +43,7 @@ class Table:
             k_bytes=of(lambda w: w.k_bytes), swap=np.array([w.swap for w in self.ways], bool),
             together=of(lambda w: w.together), turns=np.array([w.in_turn for w in self.ways], bool),
             strip=of(lambda w: w.strip), parts=of(lambda w: max(1, w.parts)), coming=of(lambda w: w.scales_come),
-            warpgroups=of(lambda w: w.warps // 4))
+            warpgroups=of(lambda w: w.warps // 4), several=of(lambda w: SEVERAL if w.split == "MN" else 1.0))
         high = of(lambda w: w.m // (w.ctas // w.k_ctas // w.across))
         wide = of(lambda w: w.n // w.across)
         # Those beside one another ask for a share of what they have in common, too.
@@ -129,6 +131,7 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
     if several.any():
         last = (alone + (read * rest * f["k_ctas"]) ** e) ** (1 / e)
         time = time - np.where(several, mine * (full - last), 0.0)
+    time = np.where(turns > 1, f["several"], 1.0) * time
     # Memory, beyond what L2 keeps; softly where it just begins.
     excess = (p.batches * (p.m + p.n * p.share) * p.k_bytes - chip.resident) / 5e6
     memory = 5e6 * float(np.logaddexp(0.0, excess)) / (chip.memory * chip.multiprocessors)

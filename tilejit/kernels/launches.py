@@ -8,7 +8,7 @@ from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Launch, Work
 from tilejit.kernels._operands import Matrix
 from tilejit.kernels.chip import Chip
-from tilejit.kernels.estimate import overlapping
+from tilejit.kernels.estimate import LINE, overlapping
 from tilejit.kernels.problem import Call, End, Problem
 from tilejit.kernels.product import ends, loads, steps, walks
 from tilejit.kernels.product.kernel import product_kernel
@@ -83,17 +83,19 @@ def add(work: Work, call: Call, t: Way, into: bool = False) -> None:
     group = GROUP if t.stream or t.k_ctas > 1 else t.group(*t.computed(p.m, p.n), tilejit.cdiv(p.k, bk))
     depth = t.depth(c.dtype.bytes, copied=tilejit.cdiv(p.k, bk) * all(p.units))
     options: dict[str, Any] = dict(num_stages=depth, launch_pdl=overlapping(p, t, programs, chip))
-    walk, last, left, evict = whole(group), None, 0, ""
+    walk, last, left, evict = whole(group), None, 0, ["", ""]
     if into or t.stream and not t.parts:
         walk, last = (walks.stream, (t.stream, tl.constexpr(group))), handed(work, t, c, end, into)
     elif t.parts:
-        # Operands of parts leave L2 first: they are read once or twice, and parts that stay need not go to memory.
-        evict = "evict_first"
+        # Operands of parts leave L2 first: they are read once or twice, and parts that stay need not go to memory. But
+        # the next block, another part's, may begin within the line that one ends in.
+        evict = ["" if along and pitch % LINE else "evict_first"
+                 for along, pitch in zip((p.a_rows, not p.b_rows), p.pitches)]
         options.update(store_stages=STORE_STAGES)
     else:
         left = tail(p, t, chip, end.activation or end.own)
-    multiply(work, call, t, programs=programs, walk=walk, a=load(a, high, bk, evict, p.units[0]),
-             b=load(b.T, wide, bk, evict, p.units[1]), step=(steps.accumulate, (tl.float32, tl.constexpr(left))),
+    multiply(work, call, t, programs=programs, walk=walk, a=load(a, high, bk, evict[0], p.units[0]),
+             b=load(b.T, wide, bk, evict[1], p.units[1]), step=(steps.accumulate, (tl.float32, tl.constexpr(left))),
              last=last, **options)
 
 
