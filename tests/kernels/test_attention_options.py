@@ -220,6 +220,33 @@ def test_few_queries(target: str, sizes: tuple[int, ...], causal: bool, parts: i
     assert np.allclose(lse, logs, atol=1e-5)
 
 
+@pytest.mark.parametrize("target", ["evaluator", "emulator"])
+@pytest.mark.parametrize("page, parts", [(0, 3), (16, 1), (24, 2)])
+def test_few_queries_in_8_bits(target: str, page: int, parts: int) -> None:
+    """Values become fp16, which has all of their numbers; nothing is turned in a pass of its own."""
+    q, k, v = (random(2, n, h, 64, dtype=ml_dtypes.float8_e4m3fn) for n, h in ((2, 4), (192, 2), (192, 2)))
+    of_q, of_k, of_v = (np.array([[a, b], [b, a]], F32) for a, b in ((0.5, 2), (1, 0.5), (3, 1)))
+    out, used = np.zeros((2, 2, 4, 64), BF16), np.array([190, 70], np.int32)
+    wide = [x.astype(F32) * y[:, None, :, None] for x, y in ((q, np.repeat(of_q, 2, 1)), (k, of_k), (v, of_v))]
+    table = None
+    if page:
+        table = np.random.default_rng(0).permutation(2 * 192 // page).astype(np.int32).reshape(2, -1)
+        k, v = (np.ascontiguousarray(x.reshape(-1, page, 2, 64)[np.argsort(table.reshape(-1))]) for x in (k, v))
+    with tilejit.knobs(target=target):
+        decode(q, k, v, Case(0.125, page=page, max_keys=192 if page else 0),
+               Extras(used=used, table=table, descales=(np.repeat(of_q, 2, 1), of_k, of_v)), out, None, parts)
+    agree(out, reference(*wide, scale=0.125, keys=used)[0])
+
+
+@pytest.mark.parametrize("d", [128, 192, 256])
+def test_heads_of_few_queries_in_8_bits(d: int) -> None:
+    """Of 192 elements values are turned, since what passes through registers has a power of two of columns."""
+    q, k, v = (random(1, n, h, d, dtype=ml_dtypes.float8_e4m3fn) for n, h in ((1, 2), (150, 1), (150, 1)))
+    used = np.array([149], np.int32)
+    with tilejit.knobs(target="emulator"):
+        agree(attention(q, k, v, used_keys=used), reference(q, k, v, keys=used)[0], 5e-2 if d == 192 else 5e-3)
+
+
 def test_parts_are_stored_from_registers() -> None:
     """By vectors, by the threads that have rows that are there."""
     k = attention_kernel.compile("desc<bf16[1x8x1x8x128]>", *["desc<bf16[1x128x1x128]>"] * 2,

@@ -81,7 +81,9 @@ def parts_of(programs: int, blocks: int, chip: int) -> int:
 
 
 def decodes(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, case: Case, infos: tuple[ArrayInfo | None, ...]) -> bool:
-    if infos[3] is not None or infos[7] is not None or q.dtype.bytes == 1 or case.dropout is not None:
+    if infos[3] is not None or infos[7] is not None or case.dropout is not None:
+        return False
+    if v.dtype.bytes == 1 and 128 < v.shape[-1] <= 192:  # what passes through registers has powers of two
         return False
     return bool(q.shape[1]) and q.shape[1] * (q.shape[2] // max(1, k.shape[-2])) <= ROWS
 
@@ -95,7 +97,8 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
     group = heads // kv_heads
     pack = group if group & (group - 1) == 0 else 1
     wide, wide_v = width(d), width(dv)
-    bn = keys_of_block(case, KEYS)
+    eight = iv.dtype.bytes == 1
+    bn = keys_of_block(case, 2 * KEYS if eight and max(wide, wide_v) == 128 else KEYS)
     parts = parts or parts_of(heads // pack * batch, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
     to, logs, fp32 = _rows(infos_of(out)[0], pack, wide_v).over(out), lse, tilejit.language.float32
     opts = with_rows(options(case, extras, infos), case, k, v, ik, iv)
@@ -110,7 +113,7 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
         _rows(iq, pack, wide).over(q), blocks_of(ik, bn, wide).over(k), blocks_of(iv, bn, wide_v).over(v),
         to, logs, queries, keys, factor(case, extras), heads, batch, opts, GROUP=group, PACK=pack, TAIL=ends or masked,
         SPLIT=0 if masked else 1, PARTED=parts > 1, PERSISTENT=False, TURNED=False, BM=ROWS, BN=bn, D=wide, DV=wide_v,
-        num_warps=4)
+        WIDENED=eight, num_warps=4)
     if parts > 1:
         combine(to.pointer, logs, out, lse, extras.sinks, parts, True)
 

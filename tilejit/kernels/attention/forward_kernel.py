@@ -117,7 +117,7 @@ def block(desc, n, head, at, pages, rows, BN: tl.constexpr, D: tl.constexpr):
 @tilejit.kernel
 def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin, prefix, head, at, opts,
          PACK: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-         DV: tl.constexpr, MASKED: tl.constexpr):
+         DV: tl.constexpr, MASKED: tl.constexpr, WIDENED: tl.constexpr):
     """The keys from `start` to `stop`; with numbers, the blocks whose numbers lie there from `start` to `stop`."""
     columns = tl.arange(0, BN)[None, :]
     query = begin // PACK + tl.arange(0, BM)[:, None] // PACK
@@ -133,6 +133,8 @@ def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin
             v = v_desc.load([at.row, head, 0, n]).reshape([DV, BN])
         else:
             v = block(v_desc, n, head, at, opts.pages, of_values, BN, DV)
+            if WIDENED:
+                v = v.to(tl.float16)
         acc, most, total = step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED, TURNED)
     return acc, most, total
 
@@ -192,7 +194,8 @@ def give(acc, most, total, RAISED: tl.constexpr, out_desc, lse, queries, begin, 
 def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, begin, head, batch, part, heads,
                       batches, opts, GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                       PARTED: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-                      DV: tl.constexpr, slot=-1, start=0, stop=0, BEHIND: tl.constexpr = False, at=None):
+                      DV: tl.constexpr, slot=-1, start=0, stop=0, BEHIND: tl.constexpr = False, at=None,
+                      WIDENED: tl.constexpr = False):
     """Queries of a head (docs/modules.md)."""
     rows = tl.arange(0, BM)
     if at is None:
@@ -225,9 +228,9 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
         clean = tl.load(own)
         high = clean + tl.load(own + 1)
         acc, most, total = walk(q, k_desc, v_desc, acc, most, total, 0, clean, own + 2, scale, begin,
-                                prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, False)
+                                prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, False, WIDENED)
         acc, most, total = walk(q, k_desc, v_desc, acc, most, total, clean, high, own + 2, scale, begin,
-                                prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True)
+                                prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True, WIDENED)
     else:
         low = low // BN * BN
         if PARTED:
@@ -239,21 +242,21 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
         if SPLIT == 2:
             full = tl.minimum(tl.maximum(low, tl.cdiv(full, BN) * BN), high)
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, full, None, scale, begin,
-                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True)
+                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True, WIDENED)
             low = full
         if SPLIT:
             clean = tl.minimum(clean, high)
             if TAIL:
                 clean = tl.maximum(low, clean // BN * BN)
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, clean, None, scale, begin,
-                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, False)
+                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, False, WIDENED)
             low = clean
         if TAIL:
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, high, None, scale, begin,
-                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True)
+                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True, WIDENED)
     if slot < 0:
-        give(acc, most, total, k_desc.dtype.primitive_bitwidth == 8, out_desc, lse, queries, begin, head, kv_head,
-             batch, part, heads, batches, at, opts, GROUP, PACK, BM, DV, PARTED)
+        give(acc, most, total, k_desc.dtype.primitive_bitwidth == 8 and not WIDENED, out_desc, lse, queries, begin,
+             head, kv_head, batch, part, heads, batches, at, opts, GROUP, PACK, BM, DV, PARTED)
     elif opts.shares is not None:
         where = rows[:, None] * DV + tl.arange(0, DV)[None, :]
         tl.store(opts.shares.sums + slot.to(tl.int64) * (BM * DV) + where, acc)
@@ -404,7 +407,8 @@ def join_kernel(out_desc, lse, queries, keys, heads, batches, opts, RAISED: tl.c
 def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, heads, batches, opts,
                      GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                      PARTED: tl.constexpr, PERSISTENT: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
-                     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, TOGETHER: tl.constexpr = 1):
+                     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, TOGETHER: tl.constexpr = 1,
+                     WIDENED: tl.constexpr = False):
     """Attention of blocks of queries (docs/modules.md)."""
     if PERSISTENT:
         blocks, each, own, shares = tl.cdiv(queries, BM), tl.num_programs(0), tl.program_id(0), opts.shares
@@ -473,4 +477,4 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
             head, batch = head % heads, head // heads
         queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM, head, batch, part,
                           heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTED, TURNED, BM, BN, D, DV, slot, start,
-                          stop, at is not None, at)
+                          stop, at is not None, at, WIDENED)
