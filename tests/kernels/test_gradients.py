@@ -167,15 +167,15 @@ def test_emulated(columns):
             close(one, expected, 1e-5)
 
 
-@pytest.mark.parametrize("columns, centred, programs, warps, unit", [
-    (4096, True, 264, 4, 1), (4096, False, 264, 8, 1), (2048, True, 528, 2, 1), (4097, True, 264, 4, 8), (8193, False, 128, 8, 8),
-    (50257, False, 15, 8, 1)])
-def test_walks(monkeypatch, columns, centred, programs, warps, unit):
-    """As many programs as run at once, or a few less, so that rows of each begin alike; not where those would be many less."""
+@pytest.mark.parametrize("columns, centred, programs, warps, unit, parts", [
+    (4096, True, 264, 4, 1, 1), (4096, False, 264, 8, 1, 1), (2048, True, 528, 2, 1, 1), (4097, True, 264, 4, 8, 1),
+    (8193, False, 128, 8, 8, 1), (50257, False, 15, 8, 8, 2)])
+def test_walks(monkeypatch, columns, centred, programs, warps, unit, parts):
+    """As many programs as run at once, or a few less, so that rows of each begin alike; in parts where those would be many less."""
     monkeypatch.setattr(tilejit, "clusters", lambda ctas, device: 132 if ctas == 1 else 15)
     rows = matrix("x", np.zeros((4000, columns), BF16))
     found, _, options = gradients.walk(1, centred, rows, rows)
-    assert (found, options["num_warps"], options["UNIT"]) == (programs, warps, unit)
+    assert (found, options["num_warps"], options["UNIT"], options["PARTS"]) == (programs, warps, unit, parts)
 
 
 def test_a_gradient_of_few_rows():
@@ -209,9 +209,10 @@ def odd_rows(n, columns, pitch, dtype, seed):
 
 @pytest.mark.parametrize("n, columns, gap, dtype, programs", [
     (70, 1031, 0, BF16, 2), (40, 1090, 1, np.float16, 2), (13, 2050, 0, np.float32, 3), (5, 4097, 2, BF16, 12), (35, 4099, 4, BF16, 8),
-    (10, 8201, 0, BF16, 8)])
+    (10, 8201, 0, BF16, 8), (70, 1031, 0, BF16, 3), (37, 8201, 0, np.float16, 3), (19, 2051, 0, np.float32, 1)])
 def test_gradients_of_rows_that_begin_anywhere(monkeypatch, n, columns, gap, dtype, programs):
-    """Whole vectors and both ends, by programs whose rows begin alike; no number of a row beside comes in."""
+    """Whole vectors and both ends, by programs whose rows begin alike, all of them, or in several parts where not as many
+    programs would; no number of a row beside comes in."""
     monkeypatch.setattr(tilejit, "clusters", lambda *args: programs)
     monkeypatch.setattr(gradients, "EVERY", 2)
     x, grad, more = (odd_rows(n, columns, columns + gap, dtype, i) for i in range(3))

@@ -1,16 +1,19 @@
 """Reductions: registers fold pairwise, lanes by shuffles, warps through scratch; all hold the result."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Block, Op
 from tilejit.ir.scratch import copies_beside, element_bytes, warp_bits
-from tilejit.ir.types import elem_of
+from tilejit.ir.types import elem_of, fp32
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.convert import choose, shuffle
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import load_shared, store_shared
+
+#: Multiply-adds of a sum of products side by side, so that none waits for the one ahead.
+CHAINS = 4
 
 
 def combine(e: Emitter, op: Op, left: list[str], right: list[str]) -> list[str]:
@@ -80,10 +83,34 @@ def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
         seen.add(at)
         groups.setdefault((*at[:axis], *at[axis + 1:]), []).append([regs[r] for regs in lists])
     out = [groups[at] for at in result.registers()]
+    if (sums := _sums(e, op)) is not None:
+        out = [sums(items) for items in out]
     while any(len(items) > 1 for items in out):
         folded = iter(combined(e, op, [ab for items in out for ab in zip(items[::2], items[1::2])]))
         out = [[*(next(folded) for _ in items[1::2]), *(items[-1:] if len(items) % 2 else [])] for items in out]
     return [items[0] for items in out]
+
+
+def _sums(e: Emitter, op: Op) -> Callable[[list[list[str]]], list[list[str]]] | None:
+    """Sums of products are CHAINS of multiply-adds; None for others."""
+    products = {}
+    for i, v in enumerate(op.operands):
+        by = v.op
+        if isinstance(by, Op) and by.name == "mul" and all(x in e.values for x in by.operands):
+            products[i] = {z: (x, y) for x, y, z in zip(*map(e.get, by.operands), e.get(v))}
+    if not products or any(elem_of(v.type) != fp32 for v in op.operands) or not symmetric(op.regions[0]) or \
+            any(x.name != "add" for x in op.regions[0].ops[:-1]) or not e.fn.attrs.get("enable_fp_fusion", True):
+        return None
+
+    def summed(items: list[list[str]]) -> list[list[str]]:
+        sums = items[:CHAINS]
+        for j, item in enumerate(items[CHAINS:]):
+            to = sums[j % CHAINS]
+            sums[j % CHAINS] = [e.p.new("f32", "fma.rn.f32", *products[i][z], acc) if i in products else
+                                e.p.new("f32", "add.rn.f32", acc, z) for i, (z, acc) in enumerate(zip(item, to))]
+        return sums
+
+    return summed
 
 
 def _across_lanes(e: Emitter, op: Op, columns: list[list[str]], bit: int) -> list[list[str]]:

@@ -24,7 +24,8 @@ def _move(fill: Op, loop: Op, before: Builder) -> None:
     prompt = fill.attrs.pop("prompt", False)
     found = address_slice(loop, [v for op in fill.regions[0].ops[:-1] for v in op.operands])
     assert isinstance(found, Ahead)
-    at = _behind_readers(fill, loop) if prompt else len(body.ops) - 1
+    rows = any(op.name == "row_load" for op in fill.regions[0].ops)
+    at = _behind_readers(fill, loop) if prompt and not rows else len(body.ops) - 1
     at -= body.ops.index(fill) < at
     body.ops.remove(fill)
     lo, _, step = loop.operands[:3]

@@ -42,7 +42,6 @@ def capped(x, at, cap, inside):
 
 @tilejit.kernel
 def row_loss(lse, picked, weight_sum, value_sum, own, kept, columns, smoothing, z):
-    """Of a row, or column of rows: picked is v[t], own w[t], value_sum the sum of w[c] v[c]."""
     loss = (lse - picked) * own
     if smoothing is not None:
         loss = loss * (1.0 - smoothing) + (weight_sum * lse - value_sum) * (smoothing / columns)
@@ -53,7 +52,6 @@ def row_loss(lse, picked, weight_sum, value_sum, own, kept, columns, smoothing, 
 
 @tilejit.kernel
 def slope(p, v, cols, t, w, weight_sum, lse, own, kept, factor, columns, smoothing, z, cap):
-    """The gradient of the logits: p their softmax, v as capped, w the weights of these columns (or 1)."""
     most = own if smoothing is None else own * (1.0 - smoothing)
     total = most if smoothing is None else most + weight_sum * (smoothing / columns)
     if z is not None:
@@ -68,7 +66,6 @@ def slope(p, v, cols, t, w, weight_sum, lse, own, kept, factor, columns, smoothi
 
 @tilejit.kernel
 def target_of(target, row, inside, weight, ignore, columns):
-    """(target, whether the row counts, its weight) of rows; NaN is the weight of a target that is no column."""
     t = tl.load(target + row, inside, other=0)
     t = tl.where(inside, t, tl.full((), ignore, t.dtype))
     kept = t != ignore
@@ -81,8 +78,6 @@ def target_of(target, row, inside, weight, ignore, columns):
 
 @tilejit.kernel
 def picked_of(x, t, kept, columns, cap):
-    """The targets' logits, capped; x where their rows begin. 0 where a row does not count, or its target is no
-    column."""
     inside = kept & (t >= 0) & (t < columns)
     return tl.where(inside, capped(x, t, cap, inside), 0.0)
 
@@ -90,8 +85,6 @@ def picked_of(x, t, kept, columns, cap):
 @tilejit.kernel
 def cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n, columns, x_pitch, dx_pitch, ignore,
                          smoothing, z, cap, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Whole rows in one tile: loss and lse of each, and unless dx is None the gradient, over the count if there is one;
-    dx may be x."""
     row, cols, inside = row_tile(n, columns, BLOCK, ROWS)
     t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
     v = capped(x, row * x_pitch + cols, cap, inside)
@@ -122,7 +115,6 @@ def cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n,
 @tilejit.kernel
 def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n, columns, x_pitch, dx_pitch,
                               ignore, smoothing, z, cap, BLOCK: tl.constexpr, ROWS: tl.constexpr, PER: tl.constexpr):
-    """One row a program, in blocks: running maxima and sums, one for PER neighbours, then the gradient."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
@@ -194,8 +186,6 @@ def cross_entropy_gradient_kernel(grad, x, target, weight, weight_sum, count, ls
 
 @tilejit.kernel
 def total_kernel(x, target, weight, over, out, count, n, columns, ignore, BLOCK: tl.constexpr):
-    """One program: the sum of x [n] to out, that of the targets' weights (or their number) to count; each may be
-    None. With both the first is over the second, else over a number if given."""
     i = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32 if out is None else wide_type(out))
     counted = tl.zeros((BLOCK,), tl.float32 if count is None else wide_type(count))

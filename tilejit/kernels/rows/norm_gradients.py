@@ -13,8 +13,8 @@ from tilejit.kernels.rows.matrices import Matrix, matrix, result, same, unit_of
 from tilejit.kernels.rows.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm, weight_at, weights
 from tilejit.kernels.rows.tiles import place, put, row_ends, row_sum, whole_units, wide, wide_type
 
-#: Elements of rows that a multiprocessor has at a time, the most CTAs of a row, elements of a program at least, slots
-#: of rings, and of a program that has its multiprocessor alone and sums rows twice.
+#: Elements of a multiprocessor, CTAs of a row at most, elements of a program at least, slots, and where rows are summed
+#: twice by a program that has its multiprocessor alone.
 CTA, CTAS, LEAST, STAGES, ALONE = 8192, 16, 2048, 4, 3
 #: Elements of a warp; twice as many where warps that meet hold a multiprocessor up.
 WARP = 512
@@ -28,10 +28,39 @@ SHARED, REGISTERS, LEAST_REGISTERS = 227 << 10, 65536, (128, 160)
 def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch, grad_pitch, more_pitch, out_pitch,
                          eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
                          ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, EVERY: tl.constexpr,
-                         UNIT: tl.constexpr):
-    """Sums of grad * h and of grad, h the normalised row, go to dw and db [programs, columns], or of several heads to
-    [programs * ROWS, columns]. UNIT > 1: rows begin between UNITs of elements (docs/modules.md)."""
-    first = tl.program_id(0) * ROWS
+                         UNIT: tl.constexpr, PARTS: tl.constexpr):
+    """Sums of grad * h and of grad, h the normalised row, go to dw and db [programs * PARTS, columns], or of several
+    heads to [programs * ROWS, columns]. UNIT > 1: rows begin between UNITs of elements (docs/modules.md)."""
+    program = tl.program_id(0)
+    if PARTS == 1:
+        walk_rows(program * ROWS, n, tl.num_programs(0) * ROWS, program, x, weight, grad, more, out, dw, db, n, columns,
+                  x_pitch, grad_pitch, more_pitch, out_pitch, eps, offset, per, CENTRED, HEADS, SPAN, ROWS, BLOCK,
+                  STAGES, EVERY, UNIT)
+    else:
+        for part in range(PARTS):
+            first, stop = part_of(program, part, n, UNIT)
+            to = program * PARTS + tl.minimum(part, first)  # that is part, but no sum of the step before in registers
+            walk_rows(first, stop, UNIT, to, x, weight, grad, more, out, dw, db, n, columns, x_pitch, grad_pitch,
+                      more_pitch, out_pitch, eps, offset, per, CENTRED, HEADS, SPAN, ROWS, BLOCK, STAGES, 0, UNIT)
+
+
+@tilejit.kernel
+def part_of(program, part, n, UNIT: tl.constexpr):
+    """The first of a part's rows and what is behind the last."""
+    alike = tl.cdiv(n, UNIT)
+    share = program.to(tl.int64) * alike * UNIT
+    begin = (share // tl.num_programs(0)).to(tl.int32)
+    end = ((share + alike.to(tl.int64) * UNIT) // tl.num_programs(0)).to(tl.int32)
+    late = begin // alike + part
+    first = tl.maximum(begin - late * alike, 0)
+    last = tl.minimum(end - late * alike, alike)
+    return first * UNIT + late, tl.minimum(last * UNIT + late - UNIT + 1, n)
+
+
+@tilejit.kernel
+def walk_rows(first, stop, step, part, x, weight, grad, more, out, dw, db, n, columns, x_pitch, grad_pitch, more_pitch,
+              out_pitch, eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
+              ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, EVERY: tl.constexpr, UNIT: tl.constexpr):
     if ROWS == 1:
         cols, mine = tl.arange(0, BLOCK), first
         inside = cols < columns
@@ -54,7 +83,7 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
     share = tl.full((), 1.0, wide_type(x)) / columns
     dw_sum = tl.zeros((BLOCK,) if ROWS == 1 else (ROWS, BLOCK), wide_type(x))
     db_sum = tl.zeros((BLOCK,) if ROWS == 1 else (ROWS, BLOCK), wide_type(x))
-    for start in tl.range(first, n, tl.num_programs(0) * ROWS, num_stages=STAGES, in_step=EVERY):
+    for start in tl.range(first, stop, step, num_stages=STAGES, in_step=EVERY):
         if ROWS == 1:
             row = start.to(tl.int64)
         else:
@@ -76,50 +105,53 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
                 level_ends = tl.sum(w_g, 0)
             level = plus(row_sum(g, ROWS), level_ends, UNIT) * share
             mean = plus(row_sum(v, ROWS), mean_ends, UNIT) * share
-            v = tl.where(inside, v - mean, 0.0)
+            v = tl.where(inside, v - mean, 0.0) if ROWS > 1 else v - tl.where(inside, mean, 0.0)
             if UNIT > 1:
-                v_ends = tl.where(apart, v_ends - mean, 0.0)
+                v_ends -= tl.where(apart, mean, 0.0)
         slope_ends = square_ends = 0.0
         if UNIT > 1:
             slope_ends = tl.sum(w_g * v_ends, 0)
             square_ends = tl.sum(v_ends * v_ends, 0)
         slope = plus(row_sum(g * v, ROWS), slope_ends, UNIT) * share
         r = tl.rsqrt(plus(row_sum(v * v, ROWS), square_ends, UNIT) * share + eps)
-        h = v * r
+        slope *= r * r * r
+        level *= r
         if dw is not None:
-            dw_sum += grads * h
+            dw_sum += grads * (v * r)
         if db is not None:
             db_sum += grads
-        d = slope_of(grads, g, w, offset, h, slope, level, r)
+        d = slope_of(grads, g, w, offset, v, slope, level, r, CENTRED)
         if more is not None:
             d += tl.load(more + place(row, more_pitch, cols, UNIT), inside, other=0.0).to(d.dtype)
         put(out + place(row, out_pitch, cols, UNIT), d, inside)
         if UNIT > 1:
-            h = v_ends * r
-            dw_ends += g_ends * h
-            d = slope_of(g_ends, w_g, w_ends, offset, h, slope, level, r)
+            dw_ends += g_ends * (v_ends * r)
+            d = slope_of(g_ends, w_g, w_ends, offset, v_ends, slope, level, r, CENTRED)
             if more is not None:
                 d += m_ends.to(d.dtype)
             put(out + row * out_pitch + at, d, apart)
-    part = mine.to(tl.int64) if HEADS > 1 else tl.program_id(0).to(tl.int64)
+    to = (mine if HEADS > 1 else part).to(tl.int64) * columns
+    ends_to = to
+    if UNIT > 1:
+        to += begin
+        cols = tl.arange(0, BLOCK)
     if dw is not None:
         if HEADS == 1 and ROWS > 1:
             dw_sum = tl.sum(dw_sum, 0)[None, :]
-        put(dw + part * columns + cols, dw_sum, masked)
+        put(dw + to + cols, dw_sum, masked)
         if UNIT > 1:
-            put(dw + part * columns + at, dw_ends, apart)
+            put(dw + ends_to + at, dw_ends, apart)
     if db is not None:
         if HEADS == 1 and ROWS > 1:
             db_sum = tl.sum(db_sum, 0)[None, :]
-        put(db + part * columns + cols, db_sum, masked)
+        put(db + to + cols, db_sum, masked)
         if UNIT > 1:
-            put(db + part * columns + at, db_ends, apart)
+            put(db + ends_to + at, db_ends, apart)
 
 
 @tilejit.kernel
 def ends_of(x, grad, more, row, n, x_pitch, grad_pitch, more_pitch, begin, whole, at, apart, UNIT: tl.constexpr):
-    """The elements at the ends of rows: of the UNITs in which they begin and end, where other rows lie, too; behind the
-    last row nothing may."""
+    """The elements at the ends of rows; behind the last row nothing may lie."""
     row = tl.where(row < n, row, 0)  # no sum of the step before: addresses have no registers then
     v = units_of(x, row, n, x_pitch, begin, whole, UNIT)
     g = units_of(grad, row, n, grad_pitch, begin, whole, UNIT)
@@ -155,21 +187,21 @@ def weighted(grads, w, offset):
 
 
 @tilejit.kernel
-def slope_of(grads, g, w, offset, h, slope, level, r):
+def slope_of(grads, g, w, offset, v, slope, level, r, CENTRED: tl.constexpr):
+    less = v * slope
+    if CENTRED:
+        less += level
     if w is not None and w.dtype.primitive_bitwidth > 16:  # found again: registers are scarce
-        w = w.to(h.dtype)
-        g = grads * ((w if offset is None else w + offset) * r)
-    else:
-        g *= r
-    return g - (h * (slope * r * r) + level * r)
+        w = w.to(v.dtype)
+        return grads * ((w if offset is None else w + offset) * r) - less
+    return g * r - less
 
 
 @tilejit.kernel
 def long_norm_gradient_kernel(x, weight, grad, more, out, stats, columns, x_pitch, grad_pitch, more_pitch, out_pitch,
                               eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
                               BLOCK: tl.constexpr):
-    """One row a program, in blocks: mean, deviation, the two means of the gradient, the result. The row's mean and
-    reciprocal deviation go to stats [rows, 2]."""
+    """One row a program, in blocks; its mean and reciprocal deviation go to stats [rows, 2]."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     x += row * x_pitch
@@ -263,7 +295,7 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
     constants = dict(CENTRED=centred, HEADS=heads, SPAN=1)
     if m.columns <= cta_of(m) * (1 if tilejit.chip() == "sm_80" else CTAS):
         programs, rows, options = walk(heads, centred, o, m, g, *(() if more is None else (p,)))
-        held = rows if heads > 1 else 1
+        held = rows if heads > 1 else options["PARTS"]
         parts = [None if out is None else sums_like(m.array, (programs * held, m.columns)) for out in (dw, db)]
         norm_gradient_kernel[(programs,)](m.array, weight, g.array, p.array, o.array, *parts, m.n, m.columns, *pitches,
                                           float(eps), offset or None, m.columns, **constants, **options)
@@ -290,35 +322,43 @@ def cta_of(m: Matrix) -> int:
 
 
 def walk(heads: int, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
-    """How programs walk over rows, summed twice if centred: how many programs (a number with which rows keep their
-    heads), rows at a time, options. Where rows begin between 16 bytes and nearly as many programs have rows each that
-    begin alike, so many walk over those."""
+    """How many programs (a number with which rows keep their heads), rows at a time, options."""
     m = inputs[0]
-    unit = unit_of(out, *inputs) if heads == 1 and m.columns > LEAST // 2 and tilejit.chip() != "sm_80" else 1
+    apart = heads == 1 and m.columns > LEAST // 2 and tilejit.chip() != "sm_80"
+    unit = unit_of(out, *inputs) if apart and not any([_address(x) % 16 for x in (out, *inputs)]) else 1
     programs, rows, options = _walk(heads, centred, unit, out, *inputs)
     rest = programs % (unit // gcd(unit, m.pitch)) if programs < m.n else 0
-    return _walk(heads, centred, 1, out, *inputs) if 16 * rest > programs else (programs - rest, rows, options)
+    if 16 * rest > programs:
+        return programs, rows, {**options, "PARTS": tilejit.cdiv(unit, programs) + 1}
+    return programs - rest, rows, options
 
 
 def _walk(heads: int, centred: bool, unit: int, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
     m, infos = inputs[0], [tilejit.array_info(x.array) for x in inputs]
     block = max(16, tilejit.next_power_of_2(m.columns // unit * unit))
     rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n))) if unit == 1 else 1
-    uneven, shifted = m.columns % 16 > 0 and unit == 1, unit > 1 and infos[0].dtype.bytes == 2
-    scarce = block < LEAST or centred and len(inputs) > 2  # registers, for the ends beside all else
-    cta = CTA // (1 + scarce) if shifted else cta_of(m)
+    uneven = unit == 1 and (m.columns % 16 > 0 or any([_address(x) % 16 for x in inputs]))
+    short = infos[0].dtype.bytes == 2
+    shifted = unit > 1 and short
+    third = centred and len(inputs) > 2  # registers are scarce, as for ends, or elements, beside all else
+    less = block < LEAST or third if shifted else uneven and third and short and block <= 8 * CTA
+    cta = (CTA if shifted else cta_of(m)) // (1 + less)
     ctas, warp = max(1, block // cta), cta // 8 if shifted else WARP * cta // CTA
     size = block * rows // ctas
     if not shifted and (centred or size == cta or uneven):
         warp *= 2
     warps = max(4 if uneven else 2, size // warp)
-    resident = min(cta // size, REGISTERS // (32 * warps * LEAST_REGISTERS[uneven]))
+    resident = min(cta // size, REGISTERS // (32 * warps * (LEAST_REGISTERS[uneven] + 16 * (uneven and third))))
     programs = tilejit.clusters(ctas, infos[0].device) * resident
     whole = heads // gcd(heads, rows)
     programs = tilejit.cdiv(max(1, min(programs, tilejit.cdiv(m.n, rows))), whole) * whole
     room = SHARED // resident - 4096 - size * tilejit.array_info(out.array).dtype.bytes
     stages = min(ALONE if centred and size == CTA else STAGES, room // (size * sum([i.dtype.bytes for i in infos])))
-    return programs, rows, {"ROWS": rows, "BLOCK": block, "UNIT": unit, "STAGES": stages if stages > 1 else 1,
-                            "num_warps": warps, "num_ctas": ctas,
+    return programs, rows, {"ROWS": rows, "BLOCK": block, "UNIT": unit, "PARTS": 1,
+                            "STAGES": stages if stages > 1 else 1, "num_warps": warps, "num_ctas": ctas,
                             "maxnreg": min(255, REGISTERS // (32 * warps * resident) // 8 * 8),
                             "EVERY": 0 if centred and ctas * len(inputs) > 4 else EVERY}
+
+
+def _address(m: Matrix) -> int:
+    return tilejit.array_info(m.array).address

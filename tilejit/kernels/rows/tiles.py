@@ -7,8 +7,7 @@ import tilejit.language as tl
 
 @tilejit.kernel
 def row_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """(row, column, mask) of this program's elements of a matrix: a tile [BLOCK] of one row, or [ROWS, BLOCK]. The
-    row is int64."""
+    """(row, column, mask) of a program's elements."""
     cols = tl.arange(0, BLOCK)
     if ROWS == 1:
         row = tl.program_id(0).to(tl.int64)
@@ -22,8 +21,7 @@ def row_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr):
 
 @tilejit.kernel
 def element_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr, pitch=0, UNIT: tl.constexpr = 1):
-    """The same for elementwise kernels: blocks of BLOCK columns of ROWS rows, row by row, in the type of `columns`.
-    UNIT > 1: of rows so far apart that begin between UNITs of elements those that they have whole; see `row_ends`."""
+    """The same for elementwise kernels, row by row; UNIT > 1: see `row_ends`."""
     across = tl.cdiv(columns // UNIT * UNIT, BLOCK)
     pid = tl.program_id(0)
     cols = pid % across * BLOCK + tl.arange(0, BLOCK)
@@ -44,14 +42,12 @@ def element_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr, pitch=0, U
 
 @tilejit.kernel
 def whole_units(row, pitch, columns, UNIT: tl.constexpr):
-    """Where in a row the first UNIT of elements begins, and how many elements the row's UNITs have."""
     begin = (-(row.to(tl.int64) * pitch) & UNIT - 1).to(tl.int32)
     return begin, (columns - begin) // UNIT * UNIT
 
 
 @tilejit.kernel
 def row_ends(begin, whole, columns, UNIT: tl.constexpr):
-    """The columns of the two UNITs in which a row begins and ends, and which of them it has and `whole` has not."""
     lane = tl.arange(0, 2 * UNIT)
     cols = begin + lane + tl.where(lane < UNIT, -UNIT, whole - UNIT)
     return cols, (cols >= 0) & (cols < tl.where(lane < UNIT, begin, columns))
@@ -59,7 +55,6 @@ def row_ends(begin, whole, columns, UNIT: tl.constexpr):
 
 @tilejit.kernel
 def place(row, pitch, cols, UNIT: tl.constexpr = 1):
-    """Where a tile's columns are in memory; the tile begins at a multiple of UNIT elements."""
     at = row * pitch + cols
     return at if UNIT == 1 else tl.multiple_of(at, UNIT)
 
@@ -96,7 +91,6 @@ def row_max(x, ROWS: tl.constexpr):
 
 @tilejit.kernel
 def put_rows(pointer, x, row, n, ROWS: tl.constexpr):
-    """Store a number for each of a program's rows, as the folds give them, at pointer[row]."""
     if ROWS == 1:
         tl.store(pointer + row, x.to(pointer.dtype.element_ty))
     else:
