@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "add": "add", "attention": "attention attention_blocks latent_attention",
     "fused_gradient": "fused_matmul gated_matmul swiglu", "grouped_gradient": "grouped_matmul masked_grouped_matmul",
-    "matmul": "plan", "product.plain": "matmul_kernel", "matmul_gradient": "batched_matmul matmul matmul_streamk",
-    "mixed": "weight_only_matmul",
+    "matmul": "plan", "product.plain": "matmul_kernel", "matmul_gradient": "matmul",
+    "batched_gradient": "batched_matmul matmul_streamk", "mixed": "weight_only_matmul",
     "rows.gates": "glu relu_squared", "rows.norm_gradients": "add_layernorm add_rmsnorm layernorm rmsnorm",
     "rows.softmax": "log_softmax softmax", "scaled": "matmul_blockscaled",
     "rows.cross_entropy": "cross_entropy cross_entropy_", "rows.rope": "rope",

@@ -1,4 +1,3 @@
-"""What ends a matrix product: scales, biases, activation functions, the store of a tile."""
 from __future__ import annotations
 
 import tilejit

@@ -1,4 +1,3 @@
-"""Batched matrix product C[i] = act(A[i] @ B[i] + bias): one persistent kernel over the tiles of all batches."""
 from __future__ import annotations
 
 from collections.abc import Iterator

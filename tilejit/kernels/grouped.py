@@ -1,4 +1,3 @@
-"""Grouped matrix products: many problems C[e] = A[e] @ B[e] of unequal numbers of rows, as in mixtures of experts."""
 from __future__ import annotations
 
 from dataclasses import replace

@@ -4,24 +4,21 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
+from tilejit import kernels
 from tilejit.kernels._operator import Array, gradient, operator
-from tilejit.kernels.batched import batched_matmul
 from tilejit.kernels.fp8 import narrowed
 from tilejit.kernels.matmul import matmul
 from tilejit.kernels.rows.columns import sum_columns
 from tilejit.kernels.rows.gates import differentiate
 from tilejit.kernels.rows.matrices import contiguous, matrix
-from tilejit.kernels.streamk import matmul_streamk
 
-_WHAT, OF, _RELU = "gradient of a product", ("a", "b", "bias"), ("activation", "relu")
+_WHAT, OF, RELU = "gradient of a product", ("a", "b", "bias"), ("activation", "relu")
 RESULTS: dict[str, Any] = dict(
     da=lambda a, wants_a: a if wants_a else None, db=lambda b, wants_b: b if wants_b else None,
     d_bias=lambda bias, wants_bias: bias if wants_bias else None)
 
 
-@gradient(matmul, *OF, only=_RELU)
-@gradient(batched_matmul, *OF, only=_RELU)
-@gradient(matmul_streamk, *OF, only=_RELU)
+@gradient(matmul, *OF, only=RELU)
 @operator(**RESULTS)
 def product_gradient(da, db, d_bias, grad: Array, a: Array, b: Array, bias: Array | None, activation: str | None,
                      wants_a: bool, wants_b: bool, wants_bias: bool, scale_a: Array | None = None,
@@ -30,7 +27,7 @@ def product_gradient(da, db, d_bias, grad: Array, a: Array, b: Array, bias: Arra
     of_da = of_db = scales = scales_of(a, scale_a, scale_b)
     grad = contiguous(grad)
     if activation is not None:
-        z = out if out is not None else (matmul if len(a.shape) == 2 else batched_matmul)(
+        z = out if out is not None else (matmul if len(a.shape) == 2 else kernels.batched_matmul)(
             a, b, bias, out_dtype=tl.float32, **scales)
         grad, of = tilejit.empty_like(grad), grad
         differentiate(_WHAT, grad, of, z, activation)
@@ -67,7 +64,7 @@ def _multiply(x: Array, y: Array, out: Array, scales: dict[str, Any]) -> None:
     """The sum over a stack, where `out` is one matrix."""
     stack = max(x.shape[0], y.shape[0])
     if len(x.shape) == 3 and stack == out.shape[0]:
-        batched_matmul(x, y, out=out)
+        kernels.batched_matmul(x, y, out=out)
         return
     if len(x.shape) == 3:
         k = stack * x.shape[2]

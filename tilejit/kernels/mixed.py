@@ -1,4 +1,3 @@
-"""Matrix product of 16-bit numbers and a weight of 8- or 4-bit integers, widened on its way to the tensor cores."""
 from __future__ import annotations
 
 from functools import lru_cache

@@ -1,4 +1,3 @@
-"""Products whose K loops are divided between programs on request: split-K, stream-K, sums added to a result."""
 from __future__ import annotations
 
 from functools import lru_cache
