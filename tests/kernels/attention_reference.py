@@ -1,4 +1,4 @@
-"""Attention and its gradients in float64, with every option: what the tests of attention compare with."""
+"""Attention and its gradients in float64, with every option: what the tests of attention compare with; launches noted."""
 from __future__ import annotations
 
 from typing import Any
@@ -75,3 +75,17 @@ def reference(q: Any, k: Any, v: Any, causal: bool = False, scale: float | None 
         with np.errstate(divide="ignore", invalid="ignore"):
             of_sinks = -(np.exp(extra - lse[..., None]) * other).sum((0, 2, 3))
     return back[0], lse, *back[1:], of_sinks
+
+
+class Recorded:
+    """A kernel that notes the grids of its launches."""
+
+    def __init__(self, kernel: Any, grids: list) -> None:
+        self.kernel, self.grids = kernel, grids
+
+    def partial(self, **given: Any) -> Recorded:
+        return Recorded(self.kernel.partial(**given), self.grids)
+
+    def __getitem__(self, grid: Any) -> Any:
+        self.grids.append(grid)
+        return self.kernel[grid]

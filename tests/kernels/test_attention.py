@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from attention_reference import Recorded
 
 import tilejit
 from tilejit import kernels
@@ -24,20 +25,6 @@ def inputs(batch: int, queries: int, keys: int, heads: int, kv_heads: int, d: in
     rng = np.random.default_rng(queries + keys + d)
     return [rng.standard_normal(shape, F32).astype(dtype) for shape in (
         (batch, queries, heads, d), (batch, keys, kv_heads, d), (batch, keys, kv_heads, dv))]
-
-
-class Recorded:
-    """A kernel that notes the grids of its launches."""
-
-    def __init__(self, kernel: Any, grids: list) -> None:
-        self.kernel, self.grids = kernel, grids
-
-    def partial(self, **given: Any) -> Recorded:
-        return Recorded(self.kernel.partial(**given), self.grids)
-
-    def __getitem__(self, grid: Any) -> Any:
-        self.grids.append(grid)
-        return self.kernel[grid]
 
 
 def reference(q: Any, k: Any, v: Any, causal: bool, scale: float | None = None) -> tuple[np.ndarray, np.ndarray]:

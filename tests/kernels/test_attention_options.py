@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from attention_reference import reference
+from attention_reference import Recorded, reference
 
 import tilejit
 import tilejit.language as tl
@@ -182,12 +182,18 @@ def test_narrow_heads_in_pages() -> None:
 
 
 @pytest.mark.remarks("spills", "stack", reason="with equal bits a masked loop of two heads keeps one register in memory")
-def test_gradients_of_sequences_of_several_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries have a kernel of their own in the last case only."""
+@pytest.mark.parametrize("listed", [False, True])
+def test_gradients_of_sequences_of_several_lengths(monkeypatch: pytest.MonkeyPatch, listed: bool) -> None:
+    """Queries have a kernel of their own in the last case only. listed: programs of keys that are there only."""
     from tilejit.kernels.attention import backward
     from tilejit.kernels.attention.backward import gradients
     from tilejit.kernels.attention.forward import forward
 
+    grids: list[tuple[int, ...]] = []
+    if listed:
+        monkeypatch.setattr(backward, "LAST", -1)
+        monkeypatch.setattr(backward, "SAVED", -1)
+        monkeypatch.setattr(backward, "share_kernel", Recorded(backward.share_kernel, grids))
     of_q, of_k = np.array([0, 70, 70, 75], np.int32), np.array([0, 90, 110, 250], np.int32)
     q, k, v, grad = random(75, 2, 64), random(250, 1, 64), random(250, 1, 64), random(75, 2, 64)
     monkeypatch.setattr(backward, "apart", lambda case, wide, queries: case.seed == 1)
@@ -202,6 +208,7 @@ def test_gradients_of_sequences_of_several_lengths(monkeypatch: pytest.MonkeyPat
             for x, y in zip((dq[a], dk[b], dv[b]), want[2:]):
                 agree(x, y[0])
         assert (dk[90:110] == 0).all() and (dv[90:110] == 0).all()
+    assert len(grids) == 3 * listed
 
 
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])

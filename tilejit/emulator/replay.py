@@ -24,8 +24,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Span:
-    """From clock `start` to `end`. `lane`: a warp of its CTA, or "load", "store", "tensor core". kind: "run",
-    "epilogue", "wait", "copy", "product". `stage`: -1 for none; `line`: PTX, `source`: (file, line)."""
+    """From clock `start` to `end`."""
 
     cta: int
     lane: int | str

@@ -171,8 +171,7 @@ def floats(a: np.ndarray, b: np.ndarray, op: str) -> np.ndarray:
 
 
 def reduce_values(old: np.ndarray, new: np.ndarray, op: str, kind: str) -> np.ndarray:
-    """old (op) new as bit patterns. As on the hardware, f32 sums keep subnormals, minima and maxima drop NaNs and put
-    -0 below +0, and the NaNs that remain are canonical."""
+    """old (op) new as bit patterns."""
     import ml_dtypes
 
     dtype = np.dtype(getattr(ml_dtypes, kind) if kind == "bfloat16" else kind)

@@ -7,9 +7,7 @@ Number = Union[int, str, bool]
 
 
 class Record(str):
-    """A line of a report. `kind` is a word for the decision, `at` what it is about (file:line of an op, or the name of
-    a ring or tile), `numbers` the line's figures by name.
-    """
+    """A line of a report."""
 
     kind: str
     at: str

@@ -115,11 +115,7 @@ def divided(layout: LinearLayout, ctas: int) -> Cuts:
 
 
 def rows_from_each(layout: LinearLayout, ctas: int) -> LinearLayout:
-    """What becomes of a tile that every CTA holds whole when CTA i keeps the i-th part of its rows.
-
-    Lanes stay; the warps whose rows are elsewhere take columns, as long as a thread keeps four elements, else copies.
-    Raises ValueError where rows of different CTAs are in one warp's lanes.
-    """
+    """What becomes of a tile that every CTA holds whole when CTA i keeps the i-th part of its rows."""
     rows = layout.shape[0] // ctas
     cta = parts_of(layout.shape, 0, ctas)
     local = within(layout, ctas)

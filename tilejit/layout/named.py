@@ -101,10 +101,7 @@ def wgmma_a_operand(shape: tuple[int, int], num_warps: int, elem_bytes: int) -> 
 
 def shared(shape: tuple[int, ...], elem_bytes: int, swizzle: int,
            order: tuple[int, ...] | None = None) -> LinearLayout:
-    """A shared-memory tile as a layout of `offset` (in elements), swizzled as in `shared.py`. `order` lists dimensions
-    fastest first. A vector whose size is no power of two lies at the start of one that is; raises ValueError for such a
-    matrix.
-    """
+    """A shared-memory tile as a layout of `offset` (in elements), swizzled as in `shared.py`."""
     if len(shape) == 1:
         shape = (1 << _log2(shape[0]),)
     order = order or tuple(reversed(range(len(shape))))

@@ -87,11 +87,7 @@ _READ = {"tensor": ("{a} = {p}.data_ptr()",
 
 
 class Calls(dict[tuple, Callable[..., Any]]):
-    """Names and types of the arguments that are no defaults -> a generated function that looks the facts up.
-
-    `fast` takes any call, by the newest function first. around: takes calls that cannot be replayed now; wanted:
-    those where a gradient is asked for; integers: parameters of tuples of integers.
-    """
+    """Names and types of the arguments that are no defaults -> a generated function that looks the facts up."""
 
     _CHAINED = 8
 

@@ -17,12 +17,16 @@ from tilejit.kernels.attention.backward_kernel import (
     sum_kernel,
 )
 from tilejit.kernels.attention.cases import WHAT, Case, Extras, blocks_of, check, factor, flat, options, split_of
-from tilejit.kernels.attention.forward import ragged_rows
-from tilejit.kernels.attention.scores import Rows
+from tilejit.kernels.attention.forward import SEQUENCES, ragged_rows, sequences
+from tilejit.kernels.attention.forward_kernel import share_kernel
+from tilejit.kernels.attention.scores import Band, Options, Rows, Sequences
+from tilejit.kernels.attention.scores import Shares as Share
 from tilejit.kernels.rows.columns import column_sum
 
 #: Bytes of sums of heads that share keys which a program may take on when all others have ended.
 LAST = 1 << 19
+#: Blocks of keys are listed where so many programs a multiprocessor would have none.
+SAVED = 10
 #: Shares of the blocks of keys that would leave multiprocessors idle at the end.
 COUNT = 3
 
@@ -67,6 +71,16 @@ def _shares(like: Any, programs: int, chip: int, elements: int) -> Shares | None
         return None
     return Shares(programs - over, tilejit.empty_like(like, (SHARED,), tilejit.language.int32), tilejit.empty_like(
         like, (over * COUNT * 2 * elements,), tilejit.language.float32), tilejit.language.constexpr(COUNT))
+
+
+def _listed(like: Any, opts: Options, blocks: int, queries: int, keys: int, batch: int, bm: int, bn: int) -> Options:
+    """With a list of sequences' blocks of keys, at most so many, those that most queries see first."""
+    size, table = sequences(batch), tilejit.empty_like(like, (blocks, 10), tilejit.language.int32)
+    shares = Share(0, 0, blocks, table=table)
+    turned = Options(Band(opts.band.right, opts.band.left), sequences=Sequences(*opts.sequences[1::-1]))
+    share_kernel[(batch,)](shares, keys, queries, 1, batch, 1, turned, START=0, SHARE=0, JOIN=0, PARTS=1, SIZE=size,
+                           BM=bn, BN=bm, num_warps=size // 32)
+    return opts._replace(shares=shares)
 
 
 @tilejit.replayed
@@ -135,6 +149,10 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
         to = [(ragged_rows if packed else blocks_of)(tilejit.array_info(x), bn, w).over(x)
               for x, w in ((dk, wide), (dv_out, wide_v))]
         grid = (steps, kv_heads, batch) if shares is None else (shares.whole + (programs - shares.whole) * COUNT, 1, 1)
+        there = ik.shape[0] // bn + batch  # blocks of keys at most
+        if packed and done is None and extras.used is None and batch <= SEQUENCES and \
+                (steps * batch - there) * kv_heads > SAVED * tilejit.multiprocessors(iq.device):
+            opts, grid = _listed(q, opts, there, queries, keys, batch, bm, bn), (there, kv_heads, 1)
         for given in [(to[0], None), (None, to[1])] if alone else [to]:
             key_kernel[grid](
                 *desc[:4], of_rows, sums, units, lost, *given, of_dq, done, shares, total, keys, factor(case, extras),

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operands import WRAP
+from tilejit.kernels.attention.forward_kernel import share_of
 from tilejit.kernels.attention.scores import (
     LOG2E,
     band_of,
@@ -312,12 +313,15 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
     without their scale, are added to `sums` if it is given; see docs/modules.md."""
     steps, kv_heads, share = tl.cdiv(keys, BN), heads // GROUP, -1
     n, kv_head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if opts.shares is not None:
+        place_of, n, _, _, _, _ = share_of(n, 0, 1, opts)
+        batch = place_of.batch
     if shares is not None:
         over = n - shares.whole
         if over >= 0:
             n, share = shares.whole + over // shares.COUNT, over % shares.COUNT
-        kv_head, batch = n // steps % kv_heads, n // (steps * kv_heads)
-    n = n % steps * BN
+        kv_head, batch, n = n // steps % kv_heads, n // (steps * kv_heads), n % steps
+    n *= BN
     at = place(batch, kv_head * GROUP, heads, queries, keys, opts.sequences)
     prefix = 0
     if opts.band.prefix is not None:

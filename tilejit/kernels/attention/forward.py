@@ -287,6 +287,11 @@ def _listed(c: Call, persistent: bool, rows: int, key_rows: int) -> Shares | Non
     return None
 
 
+def sequences(batch: int) -> int:
+    """SIZE of `share_kernel`, of a thread each."""
+    return max(32, tilejit.next_power_of_2(batch))
+
+
 @lru_cache(maxsize=1024)
 def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: ArrayInfo | None, extras: Extras,
                  case: Case, tiles: tuple[int, int] | None, persistent: bool | None, chip: int,
@@ -306,7 +311,7 @@ def forward_work(q: ArrayInfo, k: ArrayInfo, v: ArrayInfo, out: ArrayInfo, lse: 
     if persistent:
         grid = (min(chip, c.programs),)
     if listed is not None:
-        size = max(32, tilejit.next_power_of_2(c.batch))
+        size = sequences(c.batch)
         at = work.new((listed.quota, 10), tilejit.language.int32)
         shares = _with_sums(work, c, listed._replace(table=At(at)), listed.whole * c.heads)
         together = c.heads if listed.whole else _in_l2(c.heads, key_rows * c.pair)  # all at once, or so many
