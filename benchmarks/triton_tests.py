@@ -7,10 +7,13 @@ None of the tests is here; pytest and pytest-xdist run them where they lie. `--s
 random, of each test function. Without a GPU kernels run in the emulator, on host tensors that answer as if they were a
 GPU's. `--record` appends the counts to benchmarks/results/triton_tests.json. (This file is the plugin of pytest too.)
 
-What fails is of four kinds: Triton's own intermediate text is looked for (`asm["ttir"]`, `asm["ttgir"]`, `asm["llir"]`,
-remarks of its passes); PTX of its forms (`tensormap.cp_fenceproxy` where descriptors are made on the host here); its
-private modules (`triton._C`, instrumentation); and a refusal of what tilejit runs (small products, `return` in loops).
-The rest is ours to mend.
+What fails is of these kinds: Triton's own intermediate text is looked for (`asm["ttir"]`, `asm["ttgir"]`,
+`asm["llir"]`, remarks of its passes) or compiled; PTX of its forms (`tensormap.cp_fenceproxy` where descriptors are made
+on the host here); its private modules (`triton._C`, instrumentation); a refusal of what tilejit runs (small products,
+`return` in loops, tensors that TMA cannot read); a GPU where there is none; time. tilejit refuses what ends nowhere (a
+loop) or in nothing (a helper's value on some paths only). The rest is ours to mend. Of 650 cases
+(seed 112849) 81 failed: for texts 49, private modules 6, refusals 5, no GPU 10, time 3, refused here 2; fp8 conversions
+on sm_80, the place of an error; and 4 that have been mended since.
 """
 from __future__ import annotations
 
