@@ -6,11 +6,7 @@ from tilejit.layout.named import QUADS
 
 
 def warp_grid(m: int, n: int, num_warps: int, rows_only: bool = False) -> tuple[int, int]:
-    """How many warps split the rows, and the columns, of an m x n accumulator.
-
-    As many as have a fragment each, in as square parts as possible (operands are as long as the sides together).
-    `rows_only`: rows first, for results that are the next product's left operand.
-    """
+    """How many warps split the rows, and the columns, of an m x n accumulator."""
     found = []
     down = 1
     while down <= max(1, min(num_warps, m // 16)):

@@ -28,9 +28,7 @@ _SHARED = tl.constexpr(SHARED)
 
 
 class Shares(NamedTuple):
-    """Programs from `whole` on have blocks of keys in COUNT shares each, by their queries. `arrived` [blocks] counts
-    shares that have ended, what they give is in `sums` [blocks, COUNT, 2, BN * D], of which the last one takes the
-    total."""
+    """Programs from `whole` on have blocks of keys in COUNT shares each, by their queries."""
 
     whole: Any
     arrived: Any
@@ -219,9 +217,7 @@ def score_gradient(p, weight_grad, delta, scores, factor, query, key, at, opts):
 def queries_of_keys(q_desc, grad_desc, stats, sums, units, k, v, dk, dv, last, block, start, stop, low, factor, key,
                     prefix, head, at, opts, ADDED: tl.constexpr, BM: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
                     MASKED: tl.constexpr):
-    """Add to dk and dv (or the one given) what queries from `start` to `stop` give. Tiles are transposed. ADDED:
-    products' sums begin with stats. last, block: gradients of scores one block behind, so that warpgroups need not
-    be in step."""
+    """Add to dk and dv (or the one given) what queries from `start` to `stop` give."""
     columns = tl.arange(0, BM)[None, :]
     for m in tl.range(start, stop, BM, split_masks=False):
         less_log, less_delta = None, None

@@ -59,8 +59,7 @@ class Rows(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """Pages of `size` keys (a constexpr): `table` [batch, stride] says which, a sequence's one after another. keys,
-    values: `Rows` where a block of keys is no part of a page, and each key is looked up."""
+    """Pages of `size` keys (a constexpr)."""
 
     table: Any
     stride: Any
