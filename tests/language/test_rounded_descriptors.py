@@ -123,3 +123,12 @@ def test_it_is_of_fp32(x):
     other = rounding(aligned(x, True), (16, 32))
     other.block_shape = [8, 32]
     assert other.round_f32_to_tf32 and other.over(aligned(x, True)).round_f32_to_tf32
+
+
+@pytest.mark.gpu
+def test_a_gpu_rounds_alike(x):
+    torch = pytest.importorskip("torch")
+    given = torch.from_numpy(x.view(np.int32)).cuda().view(torch.float32)
+    out = torch.zeros_like(given)
+    copied[(1,)](out, TensorDescriptor.from_tensor(given, [16, 32], round_f32_to_tf32=True), 0)
+    np.testing.assert_array_equal(out.cpu().numpy(), nearest(x))
