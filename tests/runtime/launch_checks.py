@@ -213,16 +213,21 @@ def dependent_launch():
     for grid in (3, 4, 3):
         add_kernel[(grid,)](x, y, o, 1000, BLOCK=512, launch_pdl=True)
         assert (state.grid[0], state.pdl) == (grid, 1)
-    for options in ({}, {"launch_pdl": False}):              # left open: not without products
-        add_kernel[(1,)](x, y, o, 1000, BLOCK=512, **options)
-        assert state.pdl == 0
+    for options, on in (({"BLOCK": 512}, 1), ({"BLOCK": 512, "launch_pdl": False}, 0), ({"BLOCK": 64}, 0)):
+        add_kernel[(1,)](x, y, o, 1000, **options)             # left open: programs of some KB, but no smaller ones
+        assert state.pdl == on
     loaded = driver.LoadedKernel(driver.device(0), b"// ptx", "k", 128, 1000, pdl="even")      # of 132 multiprocessors
     for grid, on in ((66, 1), (67, 0), (132, 0), (4000, 0), (1, 1)):
         loaded.launch((grid, 1, 1), 11, 0)
         assert (state.grid[0], state.pdl) == (grid, on)
-    loaded.alone = True
+    loaded.room = 132
     loaded.launch((4000, 1, 1), 11, 0)
     assert state.pdl == 1
+    loaded = driver.LoadedKernel(driver.device(0), b"// ptx", "k", 128, 1000, pdl="few", programs=2)
+    most = 2 * driver.WAVES * loaded.resident()
+    for grid, on in ((most, 1), (most + 2, 0), (1, 1)):
+        loaded.launch((grid, 1, 1), 11, 0)
+        assert state.pdl == on
 
 
 def cooperative_launch():

@@ -87,6 +87,9 @@ def test_kernels_without_products():
     assert "dependent launch: off, there are no products" in made.report() and not made.metadata.pdl
     made = meet.compile("*i32", "*i32", BLOCK=16, launch_pdl=True)
     assert "dependent launch: on, as launch_pdl says" in made.report() and made.metadata.pdl
+    for block, on in ((4096, "few"), (64, False)):
+        made = add_kernel.compile("*fp32", "*fp32", "*fp32", "i32", BLOCK=block)
+        assert made.metadata.pdl == on and ("dependent launch: on, in launches of few programs" in made.report()) == bool(on)
     made = add_kernel.compile("*fp32", "*fp32", "*fp32", "i32", BLOCK=4096, num_ctas=2)
     assert "dependent launch: on, programs are clusters of 2" in made.report() and made.metadata.pdl
     with pytest.raises(tilejit.CompilationError, match="launch_pdl='maybe' is not legal"):

@@ -26,10 +26,13 @@ def merge_programs(fn: Function) -> Function:
         count = 1 if why else _room(fn, varies)
         if count > 1:
             fn.attrs["mergeable"] = count
+        elif not why:
+            fn.attrs["straight"] = True
         return fn
     if why:
         raise CompilationError(f"programs_per_cta={asked}: {why}", fn.loc)
     _Merged(fn, varies, asked).write()
+    fn.attrs["straight"] = True
     fn.attrs["programs"], fn.attrs["num_warps"] = asked, max(fn.attrs["num_warps"], WARPS)
     fn.say("merged", f"{asked} programs are one CTA of {fn.attrs['num_warps']} warps", programs=asked)
     return fn

@@ -20,6 +20,7 @@ def write_walk(row: Row, size: int, whole: int, keeps: bool) -> None:
     """Write the function of a row anew, its tiles of `size` elements, all of them in the row below `whole`, but for
     those ahead of it. It may keep weights in shared memory."""
     _Walk(row, size, whole, keeps).write()
+    row.fn.attrs.pop("straight", None)
     drop_dead(row.fn)
 
 

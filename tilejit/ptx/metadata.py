@@ -60,7 +60,7 @@ class KernelMetadata:
     num_stages: int
     cluster: tuple[int, int, int] = (1, 1, 1)
     target: str = "sm_90a"
-    #: may start before the kernel ahead has ended ("even": if its programs get multiprocessors evenly)
+    #: may start before the kernel ahead has ended ("even", "few": see `LoadedKernel.early`)
     pdl: bool | str = False
     cooperative: bool = False  # all programs of a grid must run at once
     programs: int = 1  # of a CTA, along the grid's first axis

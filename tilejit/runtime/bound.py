@@ -17,7 +17,7 @@ def repeated(loaded: LoadedKernel, grid: Grid, params: int, current: Callable[[i
     """Launches with the parameters at `params`, on the stream `fixed`, or what `current` gives. Threads take turns;
     `keep` stays alive."""
     device = loaded.device
-    if loaded.pdl:
+    if loaded.pdl and loaded.pdl != "few":
         return _launching(loaded, grid, params, current, fixed, keep)
     api, lock, index, done = driver.api(), threading.Lock(), device.index, loaded.success
     launch, capturing, free = api.cuGraphLaunch, api.cuStreamIsCapturing, (

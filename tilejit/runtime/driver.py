@@ -237,6 +237,10 @@ def capturing(stream: int) -> bool:
     return bool(int(result[0])) or bool(int(result[1]))
 
 
+#: Of programs that run at once: more gain nothing by an early start.
+WAVES = 16
+
+
 class LoadedKernel:
     """A kernel loaded on one device from a cubin, or PTX that the driver assembles."""
 
@@ -265,7 +269,7 @@ class LoadedKernel:
             check(driver.cuFuncSetAttribute(self.function, key, 1), f"cluster size of {name}")
         self.call, self.success = driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
         self._config: tuple[Any, Any] = (None, None)
-        self.alone: bool | None = None  # a program has its multiprocessor for itself
+        self.room: int | None = None  # for so many programs at once
 
     def _load(self, image: bytes) -> Any:
         driver = api()
@@ -308,12 +312,17 @@ class LoadedKernel:
             return int(check(found, doing)) * self.device.multiprocessors
         return int(check(driver.cuOccupancyMaxActiveClusters(self.function, self._config_of((1, 1, 1), 0)), doing))
 
-    def evenly(self, grid: tuple[int, int, int]) -> bool:
-        """Whether programs get multiprocessors evenly though the launch ahead runs: each has one for itself, or they
-        are few."""
-        if self.alone is None:
-            self.alone = self.resident() <= self.device.multiprocessors
-        return self.alone or 2 * prod(grid) <= self.device.multiprocessors * self.programs
+    def early(self, grid: tuple[int, int, int]) -> bool:
+        """Whether a launch may begin before the one ahead has ended. "even": if programs get multiprocessors evenly
+        though that runs: each has one for itself, or they are few."""
+        if self.pdl not in ("even", "few"):
+            return bool(self.pdl)
+        if self.room is None:
+            self.room = self.resident()
+        programs, all_ = prod(grid), self.device.multiprocessors
+        if self.pdl == "few":
+            return programs <= WAVES * self.room * self.programs
+        return self.room <= all_ or 2 * programs <= all_ * self.programs
 
     def configure(self, grid: tuple[int, int, int], stream: int) -> Any:
         """The CUlaunchConfig of a grid on a stream, shared by threads. Raises LaunchError for a cooperative grid too
@@ -330,7 +339,7 @@ class LoadedKernel:
             attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             dim = attributes[-1].value.clusterDim
             dim.x, dim.y, dim.z = self.cluster
-        if self.pdl and (self.pdl != "even" or self.evenly(grid)):
+        if self.early(grid):
             attributes.append(driver.CUlaunchAttribute())
             attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attributes[-1].value.programmaticStreamSerializationAllowed = 1

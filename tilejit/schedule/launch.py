@@ -27,7 +27,8 @@ def _place(block: Block) -> None:
 
 
 def dependent(fn: Function) -> tuple[bool | str, str]:
-    """Whether a kernel may start before the one ahead of it has ended, and why (docs/modules.md)."""
+    """Whether a kernel may start before the one ahead of it has ended ("even", "few": in launches of which
+    `LoadedKernel.early` says so), and why (docs/modules.md)."""
     asked, ctas = fn.attrs.get("launch_pdl", "auto"), fn.attrs.get("num_ctas", 1)
     if not target_of(fn).hopper:
         return False, f"dependent launch: off, {target_of(fn).name} has none"
@@ -40,4 +41,6 @@ def dependent(fn: Function) -> tuple[bool | str, str]:
     if any(op.name.startswith("dot") for op in listed(fn.body)):
         return "even", ("dependent launch: on, there are products: set-up overlaps with the end of the kernel ahead, "
                         "where programs get multiprocessors evenly all the same")
+    if fn.attrs.get("straight"):
+        return "few", "dependent launch: on, in launches of few programs, which do one thing each"
     return False, "dependent launch: off, there are no products: memory would be shared with the kernel ahead"

@@ -33,8 +33,6 @@ def add_rows_kernel(grad, indices, sums, n, columns, count, ignore, grad_pitch, 
 
 @tilejit.kernel
 def sum_runs_kernel(grad, indices, order, out, n, columns, count, ignore, grad_pitch, BLOCK: tl.constexpr):
-    """indices[order] is sorted; the program at the first one of a run of equal indices sums the rows of the run, in
-    order."""
     across = tl.cdiv(columns, BLOCK)
     place = tl.program_id(0) // across
     cols = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)

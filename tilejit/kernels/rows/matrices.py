@@ -22,8 +22,7 @@ class Matrix(NamedTuple):
 
 
 def matrix(what: str, x: Any, name: str = "x") -> Matrix:
-    """An input [.., columns], copied if its rows are not contiguous or evenly apart. Raises LaunchError for what is
-    no array."""
+    """An input [.., columns], copied if its rows are not contiguous or evenly apart."""
     info = tilejit.array_info(x)
     if not info.shape:
         raise tilejit.LaunchError(f"{what}: {name} must have at least one dimension, found a single number")
@@ -85,9 +84,7 @@ def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
 
 def elements(*matrices: Matrix, flat: bool = True,
              shifted: bool = False) -> tuple[tuple[Matrix, ...], tuple[int], dict[str, int]]:
-    """How an elementwise kernel goes over matrices of one shape (one row where none has gaps, unless not flat): the
-    matrices; the grid; rows and columns of a block. shifted: and UNIT, elements in which rows that begin between 16
-    bytes are counted (`element_tile`)."""
+    """How an elementwise kernel goes over matrices of one shape (docs/modules.md)."""
     first = matrices[0]
     n, columns = first.n, first.columns
     if flat and n > 1 and all(m.pitch == columns for m in matrices):
@@ -104,13 +101,11 @@ def elements(*matrices: Matrix, flat: bool = True,
 
 
 def unit_of(*matrices: Matrix) -> int:
-    """Elements that 16 bytes have of each of them, if rows begin between 16 bytes and those of all alike; else 1."""
     unit, pitch = 16 // min(tilejit.array_info(m.array).dtype.bytes for m in matrices), matrices[0].pitch
     return unit if pitch % unit and all((m.pitch - pitch) % unit == 0 for m in matrices) else 1
 
 
 def _pitch(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """Elements from row to row, or None where there is no such number, or columns are not side by side."""
     if 0 in shape:
         return shape[-1]
     if not shape or strides[-1] != 1 and shape[-1] > 1:

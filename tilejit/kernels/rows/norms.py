@@ -32,8 +32,6 @@ def affine(y, weight, bias, offset, at, inside):
 def norm_kernel(x, weight, bias, out, columns, x_pitch, out_pitch, eps, CENTRED: tl.constexpr, BLOCK: tl.constexpr, n=0,
                 ROWS: tl.constexpr = 1, offset=None, residual=None, total=None, residual_pitch=0, total_pitch=0, per=0,
                 HEADS: tl.constexpr = 1, SPAN: tl.constexpr = 1):
-    """One row a program, or ROWS of the n rows: x (plus the residual, which sum goes to `total`), less its mean if
-    CENTRED, over the root of its mean square. weight, bias, offset may be None."""
     row, cols, inside = row_tile(n, columns, BLOCK, ROWS)
     v = wide(tl.load(x + row * x_pitch + cols, inside, other=0.0))
     if residual is not None:

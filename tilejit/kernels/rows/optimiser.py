@@ -41,9 +41,6 @@ def adamw_block(param, grad, first, second, inside, by, rate, beta1, beta2, eps,
 def adamw_kernel(table, blocks, count, rate, beta1, beta2, eps, decay, correction1, correction2, factor,
                  P: tl.constexpr, G: tl.constexpr, M: tl.constexpr, ALIGNED: tl.constexpr,
                  BLOCK: tl.constexpr):
-    """A block of one of the tensors a program: table [5, count] has addresses of parameters, gradients, both moments,
-    and lengths; blocks [programs, 2] the tensor and the block in it. factor: what gradients are multiplied by, or None.
-    """
     tensor = tl.load(blocks + tl.program_id(0).to(tl.int64) * 2)
     start = tl.load(blocks + tl.program_id(0).to(tl.int64) * 2 + 1) * BLOCK
     param = tensor_at(table, tensor, P, ALIGNED) + start

@@ -16,8 +16,6 @@ ELEMENTS = 2048
 def rope_kernel(x, cos, sin, positions, out, n, heads, length, columns, half, x_batch, x_token, x_head, cos_pitch,
                 INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
                 ROWS: tl.constexpr, WIDE: tl.constexpr):
-    """Of the n = batch * length * heads rows `half` pairs each are turned; REST: a power of two of at least the columns
-    behind them. WIDE: rows are counted in 64 bits, whose divisions take longer than all else."""
     first = (tl.program_id(0).to(tl.int64) if WIDE else tl.program_id(0)) * ROWS
     row = (first + tl.arange(0, ROWS))[:, None]
     token = row // heads

@@ -12,8 +12,6 @@ from tilejit.kernels.rows.tiles import put, row_max, row_sum, row_tile, wide, wi
 
 @tilejit.kernel
 def scores(x, mask, scale, at, mask_at, inside):
-    """x[at] in the type of computing, times the scale, plus the mask (-inf where a mask of int1 is false); -inf
-    outside."""
     v = wide(tl.load(x + at, inside, other=-float("inf")))
     if scale is not None:
         v = tl.where(inside, v * scale, -float("inf"))
@@ -69,8 +67,6 @@ def long_softmax_kernel(x, out, columns, x_pitch, out_pitch, BLOCK: tl.constexpr
 @tilejit.kernel
 def softmax_gradient_kernel(y, grad, out, columns, y_pitch, grad_pitch, out_pitch, scale, BLOCK: tl.constexpr,
                             LOG: tl.constexpr, WHOLE: tl.constexpr, n=0, ROWS: tl.constexpr = 1):
-    """y * (grad - sum(grad * y)), or of a logarithm grad - exp(y) * sum(grad), times the scale. WHOLE: a tile holds
-    ROWS whole rows; else a program has one row, in blocks."""
     if WHOLE:
         row, cols, inside = row_tile(n, columns, BLOCK, ROWS)
         v = wide(tl.load(y + row * y_pitch + cols, inside, other=0.0))

@@ -120,8 +120,6 @@ def sorted_kernel(x, keys, values, indices, n, columns, pitch, values_pitch, BLO
 @tilejit.kernel
 def topk_kernel(x, values, indices, n, columns, pitch, k, LARGEST: tl.constexpr, NARROW: tl.constexpr, K: tl.constexpr,
                 ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Runs of K elements keep the K best of all at their place in blocks, and the best of these lists are found
-    last. (The greater of a falling and a rising run are bitonic, and the K greatest.)"""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     none = -(1 << 31) if NARROW else -(1 << 62) * 2
