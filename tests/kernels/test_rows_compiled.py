@@ -89,7 +89,8 @@ def test_numbers_of_16_bits_behind_masks(compiled):
 def test_no_spills_in_gradients_of_norms(compiled, dtype, monkeypatch):
     """What needs most registers: two sums, a third row, weights of 32 bits; rows, and arrays, that begin anywhere."""
     monkeypatch.setattr(tilejit, "clusters", lambda ctas, device: {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}[ctas])
-    for columns, begin in ((2048, 0), (16384, 0), (131072, 0), (16, 1), (64, 3), (4097, 1), (6, 0), (32001, 0), (50257, 0)):
+    for columns, begin in ((2048, 0), (16384, 0), (131072, 0), (16, 1), (64, 3), (4097, 1), (6, 0), (32001, 0), (50257, 0),
+                           (92811, 0)):
         x, w = np.zeros(600 * columns + 8, BF16)[begin:begin + 600 * columns].reshape(600, columns), np.zeros(columns, dtype)
         norm_gradients.rmsnorm_gradient(x, x, w, w, 1e-5, 0.0, True, True)
         norm_gradients.layernorm_gradient(x, x, w, w, 1e-5, 0.0, True, True)

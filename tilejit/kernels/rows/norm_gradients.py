@@ -324,7 +324,8 @@ def cta_of(m: Matrix) -> int:
 def walk(heads: int, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
     """How many programs (a number with which rows keep their heads), rows at a time, options."""
     m = inputs[0]
-    apart = heads == 1 and m.columns > LEAST // 2 and tilejit.chip() != "sm_80"
+    most = CTAS * CTA // (1 + (centred and len(inputs) > 2))
+    apart = heads == 1 and LEAST // 2 < m.columns <= most and tilejit.chip() != "sm_80"
     unit = unit_of(out, *inputs) if apart and not any([_address(x) % 16 for x in (out, *inputs)]) else 1
     programs, rows, options = _walk(heads, centred, unit, out, *inputs)
     rest = programs % (unit // gcd(unit, m.pitch)) if programs < m.n else 0
@@ -341,7 +342,7 @@ def _walk(heads: int, centred: bool, unit: int, out: Matrix, *inputs: Matrix) ->
     short = infos[0].dtype.bytes == 2
     shifted = unit > 1 and short
     third = centred and len(inputs) > 2  # registers are scarce, as for ends, or elements, beside all else
-    less = block < LEAST or third if shifted else uneven and third and short and block <= 8 * CTA
+    less = shifted and block < LEAST or third and short and (uneven or shifted) and 2 * block <= CTAS * CTA
     cta = (CTA if shifted else cta_of(m)) // (1 + less)
     ctas, warp = max(1, block // cta), cta // 8 if shifted else WARP * cta // CTA
     size = block * rows // ctas
