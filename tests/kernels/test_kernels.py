@@ -73,8 +73,6 @@ def test_matmul_rejects():
         kernels.matmul(a, b.T, activation="swish")
     with pytest.raises(LaunchError, match=r"bias must be a contiguous \[8\] array, found shape \[16\]"):
         kernels.matmul(a, b.T, bias=np.zeros(16, np.float16))
-    with pytest.raises(LaunchError, match="a has strides .*must be 1"):
-        kernels.matmul(np.zeros((8, 32), np.float16)[:, ::2], b.T)
     with pytest.raises(LaunchError, match="out must be"):
         kernels.matmul(a, b.T, out=np.zeros((8, 9), np.float16))
 

@@ -30,7 +30,7 @@ def product(monkeypatch, t, m, n, k, a_rows=True, b_rows=True, dtype=BF16, out_d
             **options):
     """`matmul` by turned tiles; what was compiled."""
     monkeypatch.setattr(matmul, "choose", lambda *_: Plan(replace(t, swap=True), 0.0))
-    monkeypatch.setattr(matmul, "_PIECE", 99)                     # what TMA does not read is copied first,
+    monkeypatch.setattr(matmul, "PIECE", 99)                     # what TMA does not read is copied first,
     monkeypatch.setattr(matmul, "brief", lambda *_: False)        # and threads read nothing straight
     monkeypatch.setattr(tilejit, "multiprocessors", lambda *_: 2 * t.ctas)
     matmul._work.cache_clear()

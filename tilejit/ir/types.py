@@ -81,7 +81,7 @@ class OtherDType(DType):
         return made
 
 
-fp8e4b8, fp8e5b16 = OtherDType("fp8e4b8"), OtherDType("fp8e5b16")
+fp8e4b8, fp8e5b16, void = OtherDType("fp8e4b8"), OtherDType("fp8e5b16"), OtherDType("void", 0)
 
 
 @dataclass(frozen=True, repr=False)

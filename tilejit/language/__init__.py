@@ -2,7 +2,6 @@
 from enum import Enum as _Enum
 
 from tilejit.ir.types import DType as dtype
-from tilejit.ir.types import OtherDType, int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from tilejit.ir.types import Ptr as pointer_type
 from tilejit.ir.types import bf16 as bfloat16
 from tilejit.ir.types import fp8e4b8 as float8e4b8
@@ -13,6 +12,7 @@ from tilejit.ir.types import fp8e5b16 as float8e5b16
 from tilejit.ir.types import fp16 as float16
 from tilejit.ir.types import fp32 as float32
 from tilejit.ir.types import fp64 as float64
+from tilejit.ir.types import int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64, void
 from tilejit.language import extra, math
 from tilejit.language.aggregates import *
 from tilejit.language.assembly import *
@@ -54,7 +54,7 @@ class const:
 
 
 TRITON_MAX_TENSOR_NUMEL = 1 << 20
-pi32_t, void = pointer_type(int32), OtherDType("void", 0)
+pi32_t = pointer_type(int32)
 tuple = tuple
 slice = slice
 
