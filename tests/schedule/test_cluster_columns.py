@@ -33,8 +33,8 @@ def arguments(m, n, k, bm, bn, a_rows=True, b_rows=False, dtype=BF16, bias=False
 
     exact = (a if a_rows else a.T).astype(np.float32) @ (b if b_rows else b.T).astype(np.float32)
     args = desc(a, bm, bk, a_rows), desc(b, bk, bn, b_rows), desc(out, bm, bn, True), add, m, n, k
-    options = {"ACTIVATION": None, "num_warps": 8, **options}
-    given_ = dict(BM=bm, BN=bn, BK=bk, GROUP=4, A_ROWS=a_rows, B_ROWS=b_rows, num_ctas=ctas, cluster_split="N", **options)
+    options = {"ACTIVATION": None, "num_warps": 8, "cluster_split": "N", **options}
+    given_ = dict(BM=bm, BN=bn, BK=bk, GROUP=4, A_ROWS=a_rows, B_ROWS=b_rows, num_ctas=ctas, **options)
     exact = exact + (0 if add is None else add)
     return args, given_, out, (np.maximum(exact, 0) if options["ACTIVATION"] else exact).astype(out_dtype)
 
