@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import tilejit
 from tilejit import ArrayInfo
@@ -73,14 +73,143 @@ def _shares(like: Any, programs: int, chip: int, elements: int) -> Shares | None
         like, (over * COUNT * 2 * elements,), tilejit.language.float32), tilejit.language.constexpr(COUNT))
 
 
-def _listed(like: Any, opts: Options, blocks: int, queries: int, keys: int, batch: int, bm: int, bn: int) -> Options:
+def _listed(like: Any, blocks: int, work: Work) -> Options:
     """With a list of sequences' blocks of keys, at most so many, those that most queries see first."""
+    opts, batch = work.opts, work.batch
     size, table = sequences(batch), tilejit.empty_like(like, (blocks, 10), tilejit.language.int32)
     shares = Share(0, 0, blocks, table=table)
     turned = Options(Band(opts.band.right, opts.band.left), sequences=Sequences(*opts.sequences[1::-1]))
-    share_kernel[(batch,)](shares, keys, queries, 1, batch, 1, turned, START=0, SHARE=0, JOIN=0, PARTS=1, SIZE=size,
-                           BM=bn, BN=bm, num_warps=size // 32)
+    share_kernel[(batch,)](shares, work.keys, work.queries, 1, batch, 1, turned, START=0, SHARE=0, JOIN=0, PARTS=1,
+                           SIZE=size, BM=work.bn, BN=work.bm, num_warps=size // 32)
     return opts._replace(shares=shares)
+
+
+class Work(NamedTuple):
+    """One gradient: its sizes, and which kernels take what."""
+
+    case: Case
+    extras: Extras
+    opts: Options
+    batch: int
+    queries: int  # of a sequence, at most
+    keys: int
+    heads: int
+    group: int  # heads that share keys
+    total: int  # rows of queries, of all sequences where they are packed
+    wide: int  # columns of a block of queries and keys, and of values
+    wide_v: int
+    bm: int  # rows of a block of queries, and of keys
+    bn: int
+    warps: int
+    packed: bool
+    alone: bool  # keys and values have a kernel each
+    together: bool  # the kernel of keys adds to the gradient of queries
+    added: bool  # sums of products begin with the numbers of rows
+
+    @property
+    def exact(self) -> bool:
+        """Whether the gradient of queries is added in integers: equal bits."""
+        return self.together and self.case.deterministic
+
+    @property
+    def kv_heads(self) -> int:
+        return self.heads // self.group
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of queries of a sequence."""
+        return tilejit.cdiv(self.queries, self.bm)
+
+    @property
+    def steps(self) -> int:
+        """Blocks of keys of a sequence."""
+        return tilejit.cdiv(self.keys, self.bn)
+
+    @property
+    def spans(self) -> int:
+        """Of a head's keys whose norms are bounded, a program each."""
+        return 1 << min(4, (self.steps - 1).bit_length())
+
+    @property
+    def lines(self) -> int:
+        """Rows of all blocks of queries."""
+        return max(self.total // self.bm + self.batch if self.packed else self.batch * self.blocks, 1) * self.bm
+
+    @property
+    def early(self) -> bool | None:
+        """Whether a kernel begins before the one before it ends: 1% (H100), but heads of 128 lose as much."""
+        return max(self.wide, self.wide_v) <= 64 or None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the kernels of keys and of queries are compiled for."""
+        # By a few, keys' or values' own kernel has the registers for products ahead.
+        return dict(GROUP=self.group, D=self.wide, DV=self.wide_v, num_warps=self.warps,
+                    num_stages=2 if self.bm == 128 else None, products_ahead=self.alone or None)
+
+    def masks(self, bn: int) -> dict[str, Any]:
+        """Which blocks of so many keys are masked."""
+        split = split_of(self.case, self.bm)
+        tail = self.case.high or split != 1 or self.packed or self.keys % bn > 0 or self.extras.used is not None
+        return dict(TAIL=tail, SPLIT=split)
+
+
+class Scratch(NamedTuple):
+    """What the kernels hand on; None where they do not."""
+
+    stats: Any  # numbers of rows, as `_blocks` describes them
+    sums: Any  # of the gradient of queries, and the units of integers
+    units: Any
+    bounds: Any  # of the norms of keys, and whether fp16 was too small
+    lost: Any
+    done: Any  # programs that have ended, of heads that share keys
+    parts: Any  # of the gradient of sinks
+    shares: Shares | None
+
+
+def _work(sizes: tuple[int, ...], rows: int, packed: bool, case: Case, extras: Extras, opts: Options) -> Work:
+    batch, queries, keys, heads, kv_heads, d, dv = sizes
+    wide, wide_v = (64 if x <= 64 else 128 if x <= 128 else 256 for x in (d, dv))
+    most, group = max(wide, wide_v), heads // kv_heads
+    alone, together = divided(case, extras, most, group), not apart(case, most, queries)
+    added = together and most <= 128 and not case.changes and extras.slopes is None and (
+        most > 64 or not case.low and case.mask is None)
+    return Work(case, extras, opts, batch, queries, keys, heads, group, rows if packed else queries, wide, wide_v,
+                *tiles_of(wide, wide_v, case, alone, added), packed, alone, together, added)
+
+
+def _scratch(q: Any, info: ArrayInfo, work: Work) -> Scratch:
+    fp32, int32 = tilejit.language.float32, tilejit.language.int32
+    count, of_keys = work.lines // work.bm * work.heads, (work.batch, work.kv_heads)
+    ends = work.together and work.steps and work.group * work.queries * work.wide * 4 <= LAST
+    shares = None
+    if work.added and not ends and work.wide == work.wide_v and not work.masks(work.bn)["TAIL"]:
+        shares = _shares(q, work.steps * work.kv_heads * work.batch, tilejit.multiprocessors(info.device),
+                         work.bn * work.wide)
+
+    def empty(wanted: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        return tilejit.empty_like(q, shape, dtype) if wanted else None
+
+    return Scratch(
+        empty(work.added, (work.heads, work.lines, 16), tilejit.language.bfloat16) if work.added else
+        empty(True, (work.heads, 2, work.lines), fp32),
+        empty(work.together, (count, work.bm * work.wide), int32 if work.exact else fp32),
+        empty(work.exact, (count, work.bm), fp32), empty(work.exact, (*of_keys, 2, work.spans), int32),
+        empty(work.exact and info.dtype == tilejit.language.float16, of_keys, int32), empty(ends, of_keys, int32),
+        empty(work.extras.sinks is not None, (work.blocks * work.batch, work.heads), fp32), shares)
+
+
+def _blocks(arrays: tuple[Any, ...], stats: Any, work: Work, bm: int, bn: int) -> list[Any]:
+    """Descriptors of blocks of queries, keys, values, the gradient of results, and the numbers of rows."""
+    sizes = ((bm, work.wide), (bn, work.wide), (bn, work.wide_v), (bm, work.wide_v))
+    heads, lines = work.heads, work.lines
+    return [blocks_of(tilejit.array_info(x), *size).over(x) for x, size in zip(arrays, sizes)] + [
+        tilejit.TensorDescriptor(stats, (heads, lines, 16), (16 * lines, 16, 1), (1, bm, 16)) if work.added else
+        tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm))]
+
+
+def _stored(x: Any, work: Work, rows: int, columns: int) -> Any:
+    return (ragged_rows if work.packed else blocks_of)(tilejit.array_info(x), rows, columns).over(x)
 
 
 @tilejit.replayed
@@ -90,89 +219,78 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
 
     Raises LaunchError for cases without a gradient.
     """
-    iq, ik, iv, io, ig = infos_of(q, k, v, out, grad)
+    iq, ik, iv, io = infos_of(q, k, v, out)
     infos = infos_of(*flat(extras))
-    batch, queries, keys, heads, kv_heads, d, dv = check(iq, ik, iv, case, infos)
+    sizes = check(iq, ik, iv, case, infos)
     _check_gradient(case, extras, iq)
-    packed = infos[3] is not None
-    wide, wide_v = (64 if x <= 64 else 128 if x <= 128 else 256 for x in (d, dv))
-    most = max(wide, wide_v)
-    group = heads // kv_heads
-    alone, together = divided(case, extras, most, group), not apart(case, most, queries)
-    added = together and most <= 128 and not case.changes and extras.slopes is None and (
-        most > 64 or not case.low and case.mask is None)
-    bm, bn, warps = tiles_of(wide, wide_v, case, alone, added)
-    opts = options(case, extras, infos)
-    dq, dk, dv_out = (tilejit.empty_like(x, i.shape) for x, i in ((q, iq), (k, ik), (v, iv)))
-    blocks, steps = tilejit.cdiv(queries, bm), tilejit.cdiv(keys, bn)
-    rows = (iq.shape[0] // bm + batch) * bm if packed else batch * blocks * bm
-    fp32, lines = tilejit.language.float32, max(rows, bm)
-    stats = tilejit.empty_like(q, (heads, lines, 16), tilejit.language.bfloat16) if added else \
-        tilejit.empty_like(q, (heads, 2, lines), fp32)
-    count, exact = max(rows // bm, 1) * heads, together and case.deterministic
-    sums = tilejit.empty_like(q, (count, bm * wide), tilejit.language.int32 if exact else fp32) if together else None
-    units = tilejit.empty_like(q, (count, bm), fp32) if exact else None
-    spans = 1 << min(4, (steps - 1).bit_length())  # of a head's keys, a program each
-    bounds = tilejit.empty_like(q, (batch, kv_heads, 2, spans), tilejit.language.int32) if exact else None
-    lost = tilejit.empty_like(q, (batch, kv_heads), tilejit.language.int32) if exact and iq.dtype == \
-        tilejit.language.float16 else None
-    ends = together and steps and group * queries * wide * 4 <= LAST
-    done = tilejit.empty_like(q, (batch, kv_heads), tilejit.language.int32) if ends else None
+    work = _work(sizes, iq.shape[0], infos[3] is not None, case, extras, options(case, extras, infos))
+    dq, dk, dv = (tilejit.empty_like(x, i.shape) for x, i in ((q, iq), (k, ik), (v, iv)))
+    scratch = _scratch(q, iq, work)
+    desc = _blocks((q, k, v, grad), scratch.stats, work, work.bm, work.bn)
     strides = tilejit.array_info(dq).strides
-    of_dq = Rows(dq, 0 if packed else strides[0], strides[-3], strides[-2], d) if together else None
-    split = split_of(case, bm)
-    tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
-    programs, shares = steps * kv_heads * batch, None
-    if added and not (ends or tail) and wide == wide_v:
-        shares = _shares(q, programs, tilejit.multiprocessors(iq.device), bn * wide)
-    early = most <= 64 or None  # 1% (H100), but heads of 128 lose as much
-    parts = None if extras.sinks is None else tilejit.empty_like(q, (blocks * batch, heads), fp32)
-    desc = [blocks_of(x, n, w).over(a) for x, n, w, a in (
-        (iq, bm, wide, q), (ik, bn, wide, k), (iv, bn, wide_v, v), (ig, bm, wide_v, grad), (io, bm, wide_v, out))]
-    of_rows = tilejit.TensorDescriptor(stats, (heads, lines, 16), (16 * lines, 16, 1), (1, bm, 16)) if added else \
-        tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm))
-    total = iq.shape[0] if packed else queries
-    if exact and batch:
-        bound_kernel[(spans, kv_heads, batch)](
-            desc[1], desc[2], bounds, lost, total, keys, heads, opts.sequences, GROUP=group, SPANS=spans, BN=bn, D=wide,
-            DV=wide_v, num_warps=8)
-    if blocks and batch:
-        row_kernel[(blocks, heads, batch)](
-            desc[4], desc[3], lse, lse_grad, stats, sums, units, bounds, done, shares and shares.arrived, extras.sinks,
-            parts, total, keys, heads, lines, factor(case, extras), 1.0 / (1.0 - (case.dropout or 0.0)),
-            opts.sequences, GROUP=group, SPANS=spans, BM=bm, DV=wide_v, D=wide, ADDED=added, num_warps=4,
-            launch_pdl=early)
-    settings = dict(GROUP=group, BM=bm, BN=bn, D=wide, DV=wide_v, num_warps=warps,
-                    num_stages=2 if bm == 128 else None,
-                    products_ahead=alone or None)  # it has the registers, by a few
-    if steps and batch:
-        to = [(ragged_rows if packed else blocks_of)(tilejit.array_info(x), bn, w).over(x)
-              for x, w in ((dk, wide), (dv_out, wide_v))]
-        grid = (steps, kv_heads, batch) if shares is None else (shares.whole + (programs - shares.whole) * COUNT, 1, 1)
-        there = ik.shape[0] // bn + batch  # blocks of keys at most
-        if packed and done is None and extras.used is None and batch <= SEQUENCES and \
-                (steps * batch - there) * kv_heads > SAVED * tilejit.multiprocessors(iq.device):
-            opts, grid = _listed(q, opts, there, queries, keys, batch, bm, bn), (there, kv_heads, 1)
-        for given in [(to[0], None), (None, to[1])] if alone else [to]:
-            key_kernel[grid](
-                *desc[:4], of_rows, sums, units, lost, *given, of_dq, done, shares, total, keys, factor(case, extras),
-                case.scale, heads, opts, TAIL=tail, SPLIT=split, ADDED=added, AT_ONCE=2 if exact else 4, **settings)
-    if sums is not None and done is None and blocks and batch:
-        sum_kernel[(blocks, heads, batch)](
-            of_dq, sums, units, lost, total, keys, case.scale, heads, opts.sequences, GROUP=group, BM=bm, D=wide,
-            num_warps=8, launch_pdl=early)
-    elif sums is None and blocks and batch:
-        pad, (bm, bn) = bm, query_tiles(most, _plain(case, extras))
-        tail = case.high or split != 1 or packed or keys % bn > 0 or extras.used is not None
-        query_kernel[(tilejit.cdiv(queries, bm), heads, batch)](
-            *(blocks_of(x, n, w).over(a) for x, n, w, a in (
-                (iq, bm, wide, q), (ik, bn, wide, k), (iv, bn, wide_v, v), (ig, bm, wide_v, grad))),
-            tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm)),
-            (ragged_rows if packed else blocks_of)(tilejit.array_info(dq), bm, wide).over(dq), total, keys,
-            factor(case, extras), case.scale, heads, opts, TAIL=tail, SPLIT=split, PAD=pad,
-            **{**settings, "BM": bm, "BN": bn})
-    of_sinks = None if parts is None else column_sum(parts, extras.sinks)
-    return dq, dk, dv_out, of_sinks
+    of_dq = Rows(dq, 0 if work.packed else strides[0], strides[-3], strides[-2], iq.shape[-1])
+    if work.blocks and work.batch:
+        _of_rows(desc, blocks_of(io, work.bm, work.wide_v).over(out), lse, lse_grad, work, scratch)
+    if work.steps and work.batch:
+        _of_keys(desc, of_dq if work.together else None, dk, dv, work, scratch)
+    if work.blocks and work.batch and scratch.done is None:
+        if work.together:
+            _add(of_dq, work, scratch)
+        else:
+            _of_queries((q, k, v, grad), dq, work, scratch)
+    return dq, dk, dv, None if scratch.parts is None else column_sum(scratch.parts, extras.sinks)
+
+
+def _of_rows(desc: list[Any], out: Any, lse: Any, lse_grad: Any, work: Work, scratch: Scratch) -> None:
+    """The numbers of rows that the other kernels need."""
+    case, shares = work.case, scratch.shares
+    sizes = dict(GROUP=work.group, SPANS=work.spans, DV=work.wide_v, D=work.wide)
+    if work.exact:
+        bound_kernel[(work.spans, work.kv_heads, work.batch)](
+            desc[1], desc[2], scratch.bounds, scratch.lost, work.total, work.keys, work.heads, work.opts.sequences,
+            BN=work.bn, num_warps=8, **sizes)
+    row_kernel[(work.blocks, work.heads, work.batch)](
+        out, desc[3], lse, lse_grad, scratch.stats, scratch.sums, scratch.units, scratch.bounds, scratch.done,
+        shares and shares.arrived, work.extras.sinks, scratch.parts, work.total, work.keys, work.heads, work.lines,
+        factor(case, work.extras), 1.0 / (1.0 - (case.dropout or 0.0)), work.opts.sequences, BM=work.bm,
+        ADDED=work.added, num_warps=4, launch_pdl=work.early, **sizes)
+
+
+def _of_keys(desc: list[Any], of_dq: Rows | None, dk: Any, dv: Any, work: Work, scratch: Scratch) -> None:
+    """The gradients of keys and values, and what they add to that of queries."""
+    case, opts, shares, bn = work.case, work.opts, scratch.shares, work.bn
+    info = tilejit.array_info(dk)
+    chip, programs = tilejit.multiprocessors(info.device), work.steps * work.kv_heads * work.batch
+    grid = (work.steps, work.kv_heads, work.batch)
+    if shares is not None:
+        grid = (shares.whole + (programs - shares.whole) * COUNT, 1, 1)
+    there = info.shape[0] // bn + work.batch  # blocks of keys at most
+    if work.packed and scratch.done is None and work.extras.used is None and work.batch <= SEQUENCES and \
+            (work.steps * work.batch - there) * work.kv_heads > SAVED * chip:
+        opts, grid = _listed(dk, there, work), (there, work.kv_heads, 1)
+    to = _stored(dk, work, bn, work.wide), _stored(dv, work, bn, work.wide_v)
+    for given in [(to[0], None), (None, to[1])] if work.alone else [to]:
+        key_kernel[grid](
+            *desc, scratch.sums, scratch.units, scratch.lost, *given, of_dq, scratch.done, shares, work.total,
+            work.keys, factor(case, work.extras), case.scale, work.heads, opts, ADDED=work.added,
+            AT_ONCE=2 if work.exact else 4, BM=work.bm, BN=bn, **work.settings, **work.masks(bn))
+
+
+def _add(of_dq: Rows, work: Work, scratch: Scratch) -> None:
+    """The gradient of queries, from what the kernel of keys added."""
+    sum_kernel[(work.blocks, work.heads, work.batch)](
+        of_dq, scratch.sums, scratch.units, scratch.lost, work.total, work.keys, work.case.scale, work.heads,
+        work.opts.sequences, GROUP=work.group, BM=work.bm, D=work.wide, num_warps=8, launch_pdl=work.early)
+
+
+def _of_queries(arrays: tuple[Any, ...], dq: Any, work: Work, scratch: Scratch) -> None:
+    """The gradient of queries by itself."""
+    case = work.case
+    bm, bn = query_tiles(max(work.wide, work.wide_v), _plain(case, work.extras))
+    query_kernel[(tilejit.cdiv(work.queries, bm), work.heads, work.batch)](
+        *_blocks(arrays, scratch.stats, work, bm, bn), _stored(dq, work, bm, work.wide), work.total, work.keys,
+        factor(case, work.extras), case.scale, work.heads, work.opts, PAD=work.bm, BM=bm, BN=bn, **work.settings,
+        **work.masks(bn))
 
 
 def _check_gradient(case: Case, extras: Extras, q: ArrayInfo) -> None:
