@@ -3,14 +3,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilejit.compat.triton import _names, backends, compiler, errors, knobs, language, runtime, testing, tools
+from tilejit.compat.triton import _names, backends, compiler, knobs, language, runtime, testing, tools
 from tilejit.compat.triton._alias import install, installed, uninstall
 from tilejit.compat.triton.compiler import compile
-from tilejit.compat.triton.errors import TritonError
+from tilejit.compat.triton.runtime import errors
 from tilejit.compat.triton.runtime._allocation import set_allocator
 from tilejit.compat.triton.runtime._async_compile import AsyncCompileMode, FutureKernel
 from tilejit.compat.triton.runtime.autotuner import Config, autotune, heuristics
-from tilejit.compat.triton.runtime.errors import InterpreterError, OutOfResources
+from tilejit.compat.triton.runtime.errors import InterpreterError, OutOfResources, TritonError
 from tilejit.compat.triton.runtime.jit import (
     JITFunction,
     KernelInterface,

@@ -12,7 +12,9 @@ from types import ModuleType
 from typing import Any
 
 _HERE = "tilejit.compat.triton"
-_SAME = {"triton.language.libdevice": f"{_HERE}.language.extra.libdevice",  # there in Triton 2.0
+_SAME = {"triton.backends.compiler": f"{_HERE}.runtime.driver",
+         "triton.errors": f"{_HERE}.runtime.errors",
+         "triton.language.libdevice": f"{_HERE}.language.extra.libdevice",  # there in Triton 2.0
          "triton.language.extra.cuda.libdevice": f"{_HERE}.language.extra.libdevice",
          "triton.language.random": f"{_HERE}.language.standard",
          "triton.language.semantic": f"{_HERE}.language.standard",

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from tilejit.errors import AssemblyError as PTXASError
-from tilejit.errors import AutotuneError, TileJitError
+from tilejit.errors import AutotuneError
+from tilejit.errors import TileJitError as TritonError
 
 
 class AutotunerError(AutotuneError):
@@ -9,7 +10,7 @@ class AutotunerError(AutotuneError):
         return f"Autotuner error: {super().__str__()}"
 
 
-class OutOfResources(TileJitError):
+class OutOfResources(TritonError):
     def __init__(self, required: int, limit: int, name: str):
         self.required, self.limit, self.name = required, limit, name
         super().__init__(f"out of resource: {name}, Required: {required}, Hardware limit: {limit}. Reducing block "
@@ -19,12 +20,13 @@ class OutOfResources(TileJitError):
         return type(self), (self.required, self.limit, self.name)
 
 
-class InterpreterError(TileJitError):
+class InterpreterError(TritonError):
     """Triton's interpreter failed; tilejit has an emulator instead, and never raises this."""
 
 
-class IntelGPUError(TileJitError):
+class IntelGPUError(TritonError):
     """Of another back end; never raised."""
 
 
-__all__ = ["AutotunerError", "InterpreterError", "IntelGPUError", "OutOfResources", "PTXASError"]
+__all__ = ["AutotunerError", "InterpreterError", "IntelGPUError", "OutOfResources", "PTXASError",
+           "TritonError"]

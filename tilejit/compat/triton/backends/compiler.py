@@ -1,3 +1,0 @@
-from tilejit.compat.triton.runtime.driver import GPUTarget
-
-__all__ = ["GPUTarget"]

@@ -1,3 +1,0 @@
-from tilejit.errors import TileJitError as TritonError
-
-__all__ = ["TritonError"]
