@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import tilejit
@@ -11,7 +12,7 @@ from tilejit.kernels._operands import Matrix, new
 from tilejit.kernels._operator import Array, DType, function
 from tilejit.kernels.launches import load, multiply, whole
 from tilejit.kernels.planning import BY_K, FOURS, LARGE, LONG, SHORT, SMALL, Plan, brief, choose, table, turned
-from tilejit.kernels.problem import Call, call_of
+from tilejit.kernels.problem import Call, Problem, call_of
 from tilejit.kernels.routes import PIECE, Route, routed, routes, shortest, strewn
 from tilejit.kernels.way import Way
 
@@ -68,14 +69,17 @@ def _launch(work: Work, call: Call, t: Way) -> None:
 
 
 def _routes(call: Call, tiles: Way | None = None) -> Iterator[Route]:
-    """Where TMA reads both operands, threads do whole units only: of those that it reads slowly, or both."""
+    """Where TMA reads both operands, threads do whole units only: of those that it reads slowly, or both; none by a
+    caller's tiles."""
+    def pick(problem: Problem) -> Plan:
+        if tiles:
+            return Plan(tiles, inf if any(problem.units) else 0.0)
+        return choose(problem, chip, split=1, tiles=_BOTH)
+
     a, b, _, p, chip, _ = call
     slow = strewn(a, True), strewn(b, False)
     straight = p.k_bytes <= 2 * SHORT if any(slow) else p.k_bytes <= SHORT // 2 and not brief(p, chip)
-    reached = a.in_reach and b.in_reach
-    found = routes(call, lambda problem: Plan(tiles, 0.0) if tiles else choose(problem, chip, split=1, tiles=_BOTH),
-                   straight, 16 if reached else PIECE)
-    return (r for r in found if tiles is None or not any(r.call.problem.units))
+    return routes(call, pick, straight, 16 if a.in_reach and b.in_reach else PIECE)
 
 
 def _single(x: Matrix) -> Matrix:

@@ -55,14 +55,14 @@ def fused_matmul(a: Array, b: Array, *, scale_a: Array | None = None, scale_b: A
                  out_dtype: DType | None = None) -> Any:
     """activation(scale_a * scale_b * (a @ b) + bias) + residual, in one kernel (or with few rows two).
 
-    a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products), fp8 or 8-bit integers (int32 sums), copied first
-    where TMA does not read them as they lie. scale_a: fp32 [1], or
-    [M, 1] for a number per row; scale_b: fp32 [1], or [1, N] for one per column. bias [N]. residual [M, N] with
-    contiguous rows. z: an array [M, N] that receives the activation's argument. reduction: "sum", "squares" or "max"
-    of each row of the result, before rounding, is combined into reduced (fp32 [M], which holds what to begin with).
-    The result has the inputs' dtype (bf16 for 8-bit ones) unless `out` or `out_dtype` says otherwise; an int32 result
-    is the exact sum of integer products, without anything else. With no more than a number for each operand, a bias and
-    an activation it is `matmul`. Raises LaunchError for what does not fit."""
+    a [M, K], b [K, N]: bf16, fp16, fp32 (tf32 products), fp8 or 8-bit integers (int32 sums), copied first where TMA
+    does not read them as they lie. scale_a: fp32 [1], or [M, 1] for a number per row; scale_b: fp32 [1], or [1, N] for
+    one per column. bias [N]. residual [M, N] with contiguous rows. z: an array [M, N] that receives the activation's
+    argument. reduction: "sum", "squares" or "max" of each row of the result, before rounding, is combined into reduced
+    (fp32 [M], which holds what to begin with). The result has the inputs' dtype (bf16 for 8-bit ones) unless `out` or
+    `out_dtype` says otherwise; an int32 result is the exact sum of integer products, without anything else. With no
+    more than a number for each operand, a bias and an activation it is `matmul`. Raises LaunchError for what does not
+    fit."""
     if residual is z is reduction is reduced is None and _simple(a, scale_a, scale_b, out, out_dtype):
         return matmul(a, b, bias, activation, out, out_dtype, scale_a=scale_a, scale_b=scale_b)
     return _run("fused_matmul", False, a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
@@ -85,9 +85,8 @@ def gated_matmul(a: Array, b: Array, *, scale_a: Array | None = None, scale_b: A
     with few rows two).
 
     a [M, K]; b [2, K, N]: the gate's matrix and the other, at any distance in memory, copied first unless K is
-    contiguous. A merged
-    weight [2 N, K] is `w.reshape(2, N, K).transpose(1, 2)`. scale_b: fp32 [1] or [2, N]; bias [2, N]; z [2, M,
-    N] receives both products; all else as for `fused_matmul`."""
+    contiguous. A merged weight [2 N, K] is `w.reshape(2, N, K).transpose(1, 2)`. scale_b: fp32 [1] or [2, N]; bias
+    [2, N]; z [2, M, N] receives both products; all else as for `fused_matmul`."""
     return _run("gated_matmul", True, a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
                 out_dtype)
 

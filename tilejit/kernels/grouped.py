@@ -30,11 +30,11 @@ def grouped_matmul(a: Array, b: Array, offsets: Array, out: Any = None, out_dtyp
     """out[offsets[e]:offsets[e + 1]] = a[offsets[e]:offsets[e + 1]] @ b[e] for every group e (contiguous form).
 
     a [rows, K], b [groups, K, N]: bf16, fp16, fp32 (tf32 products) or fp8, copied first where TMA does not read them as
-    they lie; fp32 sums. offsets: int32 [groups + 1] on the device, ascending, at most `rows`;
-    groups may be empty and start at any row. Rows outside all groups are not written. scale_a [rows, ceil(K / 128)]
-    and scale_b [groups, ceil(N / 128), ceil(K / 128)], both or none: fp32 scales of blocks of fp8 operands, as for
-    `matmul_blockscaled`. The result [rows, N] has the inputs' dtype (bf16 for fp8) unless `out` or `out_dtype` says
-    otherwise. Raises LaunchError for what does not fit."""
+    they lie; fp32 sums. offsets: int32 [groups + 1] on the device, ascending, at most `rows`; groups may be empty and
+    start at any row. Rows outside all groups are not written. scale_a [rows, ceil(K / 128)] and scale_b [groups,
+    ceil(N / 128), ceil(K / 128)], both or none: fp32 scales of blocks of fp8 operands, as for `matmul_blockscaled`.
+    The result [rows, N] has the inputs' dtype (bf16 for fp8) unless `out` or `out_dtype` says otherwise. Raises
+    LaunchError for what does not fit."""
     return _run("grouped_matmul", a, b, out, out_dtype, offsets, (scale_a, scale_b), False, None, config)
 
 

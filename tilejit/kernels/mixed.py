@@ -30,10 +30,10 @@ def weight_only_matmul(x: Array, weight: Array, scales: Array, zeros: Array | No
     x [M, K]: bf16 or fp16. weight: int8 [N, K]; or uint8 [N, K / 2], two unsigned 4-bit numbers a byte, the
     one of even k low, from which 8 is subtracted, or zeros: integers as numbers of any float type, shaped and strided
     as the scales. scales: [N], or [N, K / group] where group is a multiple of 64 (floats; then they and w are rounded
-    to x's dtype). Rows that are no multiples of 16 bytes, and others than
-    contiguous ones, are copied first. bias [N]. The result [M, N] has x's dtype unless out says otherwise.
-    split: programs that divide K (default: chosen from the shape); their parts are summed in a fixed order. config:
-    all of it, instead of a choice. Raises LaunchError for what does not fit."""
+    to x's dtype). Rows that are no multiples of 16 bytes, and others than contiguous ones, are copied first. bias [N].
+    The result [M, N] has x's dtype unless out says otherwise. split: programs that divide K (default: chosen from the
+    shape); their parts are summed in a fixed order. config: all of it, instead of a choice. Raises LaunchError for what
+    does not fit."""
     if out is None:
         ix, iw = infos_of(x, weight)
         out = tilejit.empty_like(x, (*ix.shape[:1], *iw.shape[:1]), ix.dtype)
