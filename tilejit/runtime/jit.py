@@ -38,6 +38,7 @@ from tilejit.runtime.target import default_target
 from tilejit.runtime.tuples import Spread, SpreadEntry, leaves
 
 _overrides = knobs.overrides
+_NONE: Any = object()  # no grid
 #: Launch options and their defaults (docs/scheduling.md, "What the author may decide"). None: the scheduler decides.
 OPTIONS: dict[str, Any] = {"num_warps": 4, "num_stages": None, "num_ctas": 1, "cluster_split": None,
                            "num_consumer_groups": None, "warp_specialize": None, "store_stages": None,
@@ -83,13 +84,17 @@ class Partial:
     def __init__(self, kernel: Kernel, given: dict[str, Any]):
         self.kernel, self.given = kernel, given
         self.plans: dict[tuple, Plan] = {}
-        self.fast: Callable[..., CompiledKernel | None] = self._slowly
+        self.take(self._slowly)
         self.once: set[tuple] = set()  # signatures that were launched once
         self.seen: set[tuple] = set()  # those that have a launcher, or cannot have one
 
+    def take(self, launch: Callable[..., CompiledKernel | None]) -> None:
+        self.fast = launch
+        self.last: tuple[Any, Any] = (_NONE, None)  # a grid, and `fast` as its method
+
     def unlearn(self) -> None:
         """Drop the launchers: the next launch of each signature looks for its kernel."""
-        self.fast = self._slowly
+        self.take(self._slowly)
         self.once.clear()
         self.seen.clear()
 
@@ -98,8 +103,18 @@ class Partial:
 
     @arrays.traced_as(_of_traced)
     def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
-        # A method is made, and called, in half the time of a partial; it cannot be one of None.
-        return MethodType(self.fast, grid) if grid is not None else partial(self.fast, grid)
+        last, launch = self.last
+        if last is grid or type(grid) is tuple and last == grid:
+            return launch  # type: ignore[no-any-return]
+        fast = self.fast
+        if type(grid) is not tuple:
+            # A method is made, and called, in half the time of a partial; it cannot be one of None.
+            return MethodType(fast, grid) if grid is not None else partial(fast, grid)
+        launch = MethodType(fast, grid)
+        self.last = grid, launch
+        if self.fast is not fast:  # another thread took a launcher
+            self.last = _NONE, None
+        return launch
 
     def partial(self, **given: Any) -> Partial:
         return Partial(self.kernel, {**self.given, **given})
@@ -176,7 +191,7 @@ class Partial:
                 partial(_dims, kernel, {k: v for k, v in self.given.items() if k not in kernel.keys}),
                 kernel.captured, self.fast)
             if made is not None:
-                self.fast = made
+                self.take(made)
 
     def _observed(self, compiled: CompiledKernel, entry: Entry, dims: Grid, plan: Plan, flat: tuple,
                   stream: Any) -> None:

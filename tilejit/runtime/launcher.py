@@ -60,7 +60,7 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
          defaults: Mapping[str, Any], given: Collection[str], options: Mapping[str, Any], compiled: CompiledKernel,
          entry: DeviceEntry, resolve: Callable[..., Any], captured: list[tuple[Mapping[str, Any], str, Any]],
          following: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The launcher for calls like one with these arguments (docs/modules.md)."""
+    """The launcher for calls like one with these arguments and options (docs/modules.md)."""
     packer: Packer = entry.packer
     if entry.blocking or any(p.fill == "desc" and not is_whole(p) for p in packer.map_params):
         return None
@@ -84,10 +84,14 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
         text.guards.append(f"{low} <= {row[0]} <= {high}")
     for table, key, value in captured:
         text.guards.append(f"{text.name(table)}.get({key!r}) is {text.name(value)}")
+    if not all([_constant(text, n, x) for n, x in options.items()]):
+        return None
     comma = ", " if arguments else ""
-    more, stream = ("", "") if "stream" in arguments else ("stream=None, ", "stream=stream, ")
-    onward = f"return _next(_grid, {', '.join(arguments)}{comma}*_more, {stream}**_options)"
-    late = f"return _next(_grid, {', '.join('_M' if n in given else n for n in arguments)}{comma}{stream}**_options)"
+    more = "".join(f"{n}=_M, " for n in options)
+    named = ", ".join(f"({n!r}, {n})" for n in options)
+    kept = f"**{{n: x for n, x in [{named}] if x is not _M}}, " if options else ""
+    onward = f"return _next(_grid, {', '.join(arguments)}{comma}*_more, {kept}**_options)"
+    late = f"return _next(_grid, {', '.join('_M' if n in given else n for n in arguments)}{comma}{kept}**_options)"
     body = _block(text, packer, late)
     if body is None:
         return None
@@ -107,17 +111,17 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
     by_name = ", ".join(f"{n!r}: {n}" for n in arguments)
     lines = [
         f"def {name}(_grid, /, {head}{comma}*_more, {more}**_options):",
-        f"    if not ({'_options == _O' if options else 'not _options'} and not _more and not _hooks "
+        "    if not ((not _options or len(_options) == 1 and 'stream' in _options) and not _more and not _hooks "
         f"and _overrides() is _K{_and(text.guards)}): {onward}",
         *(f"    {line}" for line in text.fetch),
         *([f"    if ({' | '.join(text.aligned)}) & 15: {onward}"] if text.aligned else []),
         *(f"    {line}" for line in text.assign),
         "    if type(_grid) is not tuple:",
-        f"        _grid = _resolve(_grid, {{{by_name}}}, _options)",
-        f"    _h = _current(_index){' if stream is None else _handle(stream)' if stream else ''}",
+        f"        _grid = _resolve(_grid, {{{by_name}}}, _O)",
+        "    _h = _handle(_options['stream']) if _options and _options['stream'] is not None else _current(_index)",
         "    _g, _s, _programs, _config = _box[0]",
         "    if _g is not _grid and _g != _grid or _s != _h:",
-        f"        _dims = _resolve(_grid, {{{by_name}}}, _options)",
+        f"        _dims = _resolve(_grid, {{{by_name}}}, _O)",
         "        if 0 in _dims: return None",
         *other,
         "        _programs, _config = _dims[0], _configure(_dims, _h)",
@@ -127,7 +131,7 @@ def make(name: str, arguments: Mapping[str, Any], constexprs: set[str], keys: Ma
         *(f"    {line}" for line in body),
         "    _device.last = _name",
         "    if _call(_config, _function, _frame.address, 0)[0] is not _done:",
-        f"        _again(_resolve(_grid, {{{by_name}}}, _options), _h, _frame.address)",
+        f"        _again(_resolve(_grid, {{{by_name}}}, _O), _h, _frame.address)",
         "    _free.append(_frame)",
         "    return _compiled"]
     exec(_code("\n".join(lines), f"<launcher of {name}>"), space)
