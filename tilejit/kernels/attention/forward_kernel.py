@@ -9,8 +9,9 @@ from tilejit.kernels.attention.scores import LOG2E, Place, band_of, changed, cha
 _LOG2E, _LN2, _WRAP = tl.constexpr(LOG2E), tl.constexpr(1 / LOG2E), tl.constexpr(WRAP)
 #: The greatest score of none: finite, so that none of it need be told from others.
 _LEAST = tl.constexpr(-(2.0 - 2.0 ** -23) * 2.0 ** 127)
-#: Weights in fp8 are powers of two of so much more, so that small ones are not zero; it falls out with their sum.
-_RAISED = tl.constexpr(8.0)
+#: Greatest scores stay until a block's is 2^8 times as great; of weights in fp8 2^4 times, and these are as many times
+#: greater, so that small ones are not zero, which falls out with their sum.
+_STAY, _RAISED = tl.constexpr(8.0), tl.constexpr(4.0)
 
 
 @tilejit.kernel
@@ -76,12 +77,10 @@ def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, 
     # Threads fold what they hold themselves first: a turn of warpgroups ends ahead of the last (`schedule/order.py`).
     own = tl.max(tl.max(scores.reshape([scores.shape[0], scores.shape[1] // 16, 2, 4, 2]), 4), 2)
     new = tl.max(tl.max(own, 1), 1) * factor
-    if v.dtype.primitive_bitwidth == 8:
-        new = tl.maximum(most, new)
-    else:  # up to 2^8 the sums stay as they are
-        new = tl.where(new > most + _RAISED, new, most)
+    eight: tl.constexpr = v.dtype.primitive_bitwidth == 8
+    new = tl.where(new > most + (_RAISED if eight else _STAY), new, most)
     raised = new
-    if v.dtype.primitive_bitwidth == 8:
+    if eight:
         raised = new - _RAISED
     p = tl.exp2(scores * factor - raised[:, None])
     alpha = tl.exp2(most - new)
