@@ -40,7 +40,7 @@ class Table:
 
         f: dict[str, _Array] = dict(
             m=of(lambda w: w.m), n=of(lambda w: w.n), ctas=of(lambda w: w.ctas), k_ctas=of(lambda w: w.k_ctas),
-            k_bytes=of(lambda w: w.k_bytes), swap=np.array([w.swap for w in self.ways], bool),
+            k_bytes=of(lambda w: w.k_bytes), swap=of(lambda w: w.swap),
             together=of(lambda w: w.together), turns=np.array([w.in_turn for w in self.ways], bool),
             strip=of(lambda w: w.strip), parts=of(lambda w: max(1, w.parts)), coming=of(lambda w: w.scales_come),
             warpgroups=of(lambda w: w.warps // 4), several=of(lambda w: SEVERAL if w.split == "MN" else 1.0))
@@ -51,7 +51,7 @@ class Table:
                  second=f["n"] // (f["ctas"] / f["k_ctas"]), area=f["m"] * f["n"])
         slots = (SHARED // f["together"] - 2 * f["results"]) // ((high + wide) * f["k_bytes"])
         f["slots"] = np.clip(slots, 2, 12)
-        f["ends"] = np.where(f["swap"], 1.0, LINE / f["strip"])
+        f["ends"] = np.where(f["swap"] > 0, 1.0, LINE / f["strip"])
         f["stored"] = f["results"] / np.where(f["k_ctas"] > 1, f["ctas"], 1.0)
         # Without TMA, tiles pass through shared memory; those of odd widths, several CTAs and transposes are stored as
         # held.
@@ -69,8 +69,8 @@ class Table:
         """What is known of a and b, as each way's tiles take them: of a transpose b is the first operand."""
         if of_a == of_b:
             return of_a, of_b
-        swap = self.columns["swap"]
-        return np.where(swap, of_b, of_a), np.where(swap, of_a, of_b)
+        more = (of_b - of_a) * self.columns["swap"]
+        return of_a + more, of_b - more
 
     def grids(self, problem: Problem) -> tuple[_Array, _Array]:
         """In tiles of each way."""
@@ -106,10 +106,12 @@ def ragged(pitch: int, chip: Chip) -> float:
     return 1.0 if pitch % LINE == 0 else 1 + (chip.ragged if pitch % SECTOR else chip.sector)
 
 
-def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = None) -> _Array:
-    """Nanoseconds, infinite for ways that do not run on the chip. parts: programs a tile, instead of the way's own."""
+def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = None,
+             grids: tuple[_Array, _Array] | None = None) -> _Array:
+    """Nanoseconds, infinite for ways that do not run on the chip. parts: programs a tile, instead of the way's own;
+    grids: the table's, where they are known."""
     p, f, r, e = problem, table.columns, rates(table, chip), chip.hiding
-    down, across = table.grids(p)
+    down, across = grids or table.grids(p)
     if p.grouped:
         tall: _Array = np.where(f["swap"], f["n"], f["m"])
         rows_of = np.maximum(1.0, p.m / tall + HUNG)

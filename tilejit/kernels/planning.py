@@ -157,16 +157,22 @@ def considered(problem: Problem, chip: Chip, split: int | None = None,
     run at once, or into `split`."""
     there = ways_of(problem, chip, tiles)
     f, blocks = there.columns, np.ceil(max(1, problem.k_bytes) / there.columns["k_bytes"])
-    many = [f["parts"] if split is None else np.minimum(split, blocks)]
+    many, grids = [f["parts"] if split is None else np.minimum(split, blocks)], there.grids(problem)
     if split is None and problem.batches == 1 and not problem.grouped:
-        down, across = there.grids(problem)
-        most = np.minimum(rates(there, chip)["room"] / (down * across), blocks * (1 / LEAST_BLOCKS))
-        parts = np.maximum(np.floor(np.where(f["k_ctas"] > 1, 1.0, most)), 1.0)
+        most = np.minimum(rates(there, chip)["room"] / (grids[0] * grids[1]), blocks * (1 / LEAST_BLOCKS))
+        parts = np.maximum(np.floor(most * (f["k_ctas"] == 1)), 1.0)
         many += [parts] * bool(parts.max() > 1)
-    all_parts = np.stack(many)
-    times = estimate(problem, there, chip, all_parts)
-    times[1:][all_parts[1:] == 1] = np.inf
+    all_parts = np.array(many)
+    times = estimate(problem, there, chip, all_parts, grids)
+    if len(many) > 1:
+        times[1][parts == 1] = np.inf
     return there.ways * len(many), all_parts.ravel(), times.ravel()
+
+
+def _least_first(times: Any) -> Iterator[int]:
+    """Mostly the first is all that is asked for."""
+    yield int(np.argmin(times))
+    yield from np.argsort(times, kind="stable")[1:].tolist()
 
 
 def ordered(problem: Problem, chip: Chip, split: int | None = None, ctas: int | None = None,
@@ -175,7 +181,7 @@ def ordered(problem: Problem, chip: Chip, split: int | None = None, ctas: int | 
     (None: any)."""
     ways, parts, times = considered(problem, chip, split, tiles)
     ctas = 1 if (split or 1) > 1 else ctas
-    for i in np.argsort(times, kind="stable"):
+    for i in _least_first(times):
         way, count = ways[i], int(parts[i])
         if way.k_ctas != (ctas or way.k_ctas):
             continue
