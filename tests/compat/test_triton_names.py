@@ -47,6 +47,10 @@ def test_names_lead_to_one_object(triton):
 
     assert tl.float32 is core.float32 is tilejit.language.float32 and tl.load is tilejit.language.load
     assert TensorDescriptor is tilejit.TensorDescriptor and JITFunction is triton.JITFunction
+    from triton.language.extra.cuda import gdc, utils
+
+    assert utils.num_warps is tl.extra.cuda.num_warps and gdc.gdc_wait is tl.extra.cuda.gdc_wait
+    assert triton.backends.compiler.GPUTarget is triton.runtime.driver.driver.active.get_current_target().__class__
     assert driver.active.get_current_target().arch == 90 and driver.active is triton.runtime.driver.active
     with pytest.raises(ModuleNotFoundError, match="triton.experimental"):
         __import__("triton.experimental")
@@ -55,6 +59,8 @@ def test_names_lead_to_one_object(triton):
 
 
 def test_compiled_kernels_have_tritons_attributes(triton):
+    named = launch(adder(triton, repr=lambda s: f"add_{s.constants['K']}"))[2]
+    assert named.name == named.metadata.name == "add_1"
     add = adder(triton)
     x, out, made = launch(add)
     assert (out == x + 1).all()

@@ -159,7 +159,6 @@ def of_two(a, b, c, DA: tl.constexpr, DB: tl.constexpr, ACC: tl.constexpr, OUT: 
 
 
 @pytest.mark.parametrize("da, db, acc, out, says", [
-    (tl.float16, tl.bfloat16, None, None, "Both operands must be same dtype. Got fp16 and bf16"),
     (tl.int32, tl.int32, None, None, "Unsupported lhs dtype int32"),
     (tl.float16, tl.float16, None, tl.bfloat16, "out_dtype=bfloat16 is unsupported"),
     (tl.float16, tl.float16, tl.float16, tl.float32, "expected accumulator dtype fp32, got fp16"),
@@ -168,6 +167,25 @@ def test_what_does_not_go_together(da, db, acc, out, says):
     c = np.zeros((16, 16), np.float32)
     with pytest.raises(CompilationError, match=says):
         of_two.compile(c, c, c, da, db, acc, out)
+
+
+@tilejit.kernel
+def converted(a, b, c):
+    i, k = tl.arange(0, 16), tl.arange(0, 32)
+    x, y = tl.load(a + i[:, None] * 32 + k), tl.load(b + k[:, None] * 16 + i)
+    tl.store(c + i[:, None] * 16 + i, tl.dot(x, y, input_precision="ieee"))
+
+
+@pytest.mark.parametrize("da, db", [(np.float16, BF16), (E4M3, np.float16), (BF16, E4M3), (np.float32, np.float16),
+                                    (np.int8, BF16), (np.float64, np.int8)])
+def test_two_types_become_one_that_holds_both(da, db):
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal((32, 16)) * (1e30 if t is BF16 else 3) for t in (da, db))
+    a, b = a.T.astype(da), b.astype(db)
+    c = np.zeros((16, 16), np.float64)
+    with tilejit.knobs(target="emulator"):
+        converted[(1,)](np.ascontiguousarray(a), b, c)
+    assert rel_error(c, a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
 
 
 def test_an_accumulator_gives_the_result_its_type():

@@ -6,13 +6,13 @@ from typing import Any
 
 from tilejit.errors import CompilationError
 from tilejit.ir.numeric import PARTS
-from tilejit.ir.types import DType, Scalar, fp16, fp32, fp64, int32
+from tilejit.ir.types import DType, Scalar, bf16, fp16, fp32, fp64, int32
 from tilejit.language import semantics as sem
 from tilejit.language.semantics import to_tensor, unwrap
 from tilejit.language.shape import permute
 from tilejit.language.tensor import KernelBuilder, builtin, tensor
 
-#: What may be multiplied, beside any two kinds of fp8.
+#: What is multiplied as it is, beside any two kinds of fp8.
 _DOT = {"fp16": ("fp16",), "bf16": ("bf16",), "fp32": ("fp32",), "fp64": ("fp64",), "int8": ("int8", "uint8"),
         "uint8": ("int8", "uint8")}
 #: Kinds of fp8 that the tensor cores take.
@@ -31,7 +31,8 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
         depth: Any = None, trans_a: Any = False, trans_b: Any = False, *, _b: KernelBuilder) -> tensor:
     """input [.., M, K] @ other [.., K, N] (+ acc [.., M, N]), batched over the dimensions ahead; any size from 1 on.
 
-    fp16, bf16, fp32, fp64, int8 or uint8 on both sides, or any two kinds of fp8. Sums are fp32 (fp64 of fp64, int32 of
+    fp16, bf16, fp32, fp64, int8, uint8 or a kind of fp8; two that the tensor cores do not multiply are converted to the
+    least that holds both (fp16 and bf16: fp32). Sums are fp32 (fp64 of fp64, int32 of
     integers, fp16 where fp16 inputs give fp16); the result has the dtype of `acc`, or `out_dtype`: float32, or float16
     of fp16 or fp8.
     input_precision, of fp32 inputs: "tf32" (10 bits of fraction, the default), "tf32x3" and "bf16x6" (about fp32),
@@ -47,11 +48,13 @@ def dot(input: tensor, other: tensor, acc: Any = None, input_precision: str | No
     shape = _product_shape(a.shape, c.shape)
     if not (ta.is_fp8() and tc.is_fp8()):
         for side, t in (("lhs", ta), ("rhs", tc)):
-            if t.name not in _DOT:
+            if t.name not in _DOT and not t.is_fp8():
                 raise CompilationError(f"dot: Unsupported {side} dtype {t}; legal: fp8 of any kinds, {', '.join(_DOT)}")
-        if tc.name not in _DOT[ta.name]:
-            raise CompilationError(f"dot: Both operands must be same dtype. Got {ta} and {tc}: the tensor "
-                                   f"cores take no {ta} x {tc}, cast one")
+        if tc.name not in _DOT.get(ta.name, ()):
+            names = {ta.name, tc.name}
+            ta = tc = (fp64 if "fp64" in names else fp32 if "fp32" in names or names == {"fp16", "bf16"} else
+                       bf16 if "bf16" in names else fp16)
+            a, c = sem.cast(_b, a, ta), sem.cast(_b, c, ta)
     elif not {ta.name, tc.name} <= set(_NATIVE_FP8):
         for t in dict.fromkeys((ta, tc)):
             if t.name == "fp8e4b15":

@@ -16,6 +16,8 @@ _SAME = {"triton.backends.compiler": f"{_HERE}.runtime.driver",
          "triton.errors": f"{_HERE}.runtime.errors",
          "triton.language.libdevice": f"{_HERE}.language.extra.libdevice",  # there in Triton 2.0
          "triton.language.extra.cuda.libdevice": f"{_HERE}.language.extra.libdevice",
+         "triton.language.extra.cuda.gdc": "tilejit.language.extra.cuda",
+         "triton.language.extra.cuda.utils": "tilejit.language.extra.cuda",
          "triton.language.random": f"{_HERE}.language.standard",
          "triton.language.semantic": f"{_HERE}.language.standard",
          "triton.tools.tensor_descriptor": "tilejit.tools.tensor_descriptor"}

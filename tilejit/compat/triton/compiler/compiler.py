@@ -54,7 +54,7 @@ class CompiledKernel:
     @cached_property
     def metadata(self) -> Metadata:
         m, options = self.compiled.metadata, self.compiled.options
-        return Metadata({"name": self.compiled.name, "shared": m.shared_bytes, "num_warps": options.get("num_warps", 4),
+        return Metadata({"name": self.name, "shared": m.shared_bytes, "num_warps": options.get("num_warps", 4),
                          "num_ctas": options.get("num_ctas", 1), "num_stages": m.num_stages, "cluster_dims": m.cluster,
                          "target": GPUTarget("cuda", int(m.target[3:5]), 32), "hash": self.hash, "arch": m.target,
                          "maxnreg": options.get("maxnreg"), "tmem_size": 0, "global_scratch_size": 0,

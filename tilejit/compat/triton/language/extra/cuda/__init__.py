@@ -6,6 +6,8 @@ from tilejit.compat.triton import _names
 from tilejit.compat.triton.language.extra import libdevice
 from tilejit.language.extra import cuda
 
+gdc = utils = cuda
+
 
 def __getattr__(name: str) -> Any:
     if name in cuda.__all__:
@@ -13,4 +15,4 @@ def __getattr__(name: str) -> Any:
     return _names.find(__name__, name)
 
 
-__all__ = ["libdevice"]
+__all__ = ["gdc", "libdevice", "utils"]
