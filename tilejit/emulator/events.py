@@ -47,11 +47,7 @@ class Listener:
     # -- memory --
     def access(self, agent: WarpId, pc: int, kind: str, space: str, lanes: int, addresses: np.ndarray,
                size: int, cta: int) -> None:
-        """One memory instruction of the generic proxy (not ld.param and constants); a read that polls is told once.
-
-        kind "read", "write" or "atomic"; space "shared", "global", "local"; `addresses` (of the active `lanes`):
-        offsets in the window of `cta`, or host addresses, of `size` bytes.
-        """
+        """One memory instruction of the generic proxy (not ld.param and constants); a read that polls is told once."""
 
     def async_access(self, op: int, kind: str, space: str, cta: int, starts: np.ndarray,
                      size: int) -> None:

@@ -105,13 +105,7 @@ class Program:
                shared_bytes: int = 0, cluster: Sequence[int] = (1, 1, 1), memory: Sequence[np.ndarray] = (),
                policy: str = "round_robin", seed: int = 0, listener: Listener | Sequence[Listener] | None = None,
                progress: Callable[[int, int], None] | None = None) -> Report:
-        """Run the kernel over a grid.
-
-        `params` are the little-endian bytes of every .param (a pointer is the array's host address), `memory` the
-        arrays that may be touched, `shared_bytes` the dynamic shared memory a CTA. Broken rules end up in
-        `Report.findings`; arguments that do not fit raise EmulatorError. `listener`: one or several. `progress(done,
-        total)` is called after every cluster.
-        """
+        """Run the kernel over a grid."""
         return Launch(self, _three(grid), block, params, shared_bytes, _three(cluster), memory, policy, seed,
                       fan_out(listener)).run(progress)
 

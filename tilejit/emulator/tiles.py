@@ -74,11 +74,7 @@ def nearest_tf32(bits: np.ndarray) -> np.ndarray:
 
 
 class Tile:
-    """Where the part of a tensor that one box covers lies in memory and in the box.
-
-    Written rows that the tensor ends within 16 bytes go to that unit's end, as on hardware; `beside`: those bytes of
-    a row.
-    """
+    """Where the part of a tensor that one box covers lies in memory and in the box."""
 
     def __init__(self, c: Cluster, s: Site, m: TensorMap, coords: list[int], write: bool):
         self.map = m

@@ -92,12 +92,7 @@ Rule = Callable[["Op"], "list[Type] | None"]
 
 @dataclass
 class OpDef:
-    """One row: operand names (`x?` optional, `xs*` variadic), attribute names, and the rules.
-
-    layout, regions: a key of LAYOUTS, of REGIONS. host: the name of what computes it before the launch, or empty.
-    scratch: bytes of shared memory that its threads exchange values through. forward, backward: a result's layout from
-    the operand's and the other way round, or None.
-    """
+    """One row: operand names (`x?` optional, `xs*` variadic), attribute names, and the rules."""
 
     name: str
     operands: tuple[str, ...]

@@ -44,10 +44,7 @@ class Swaps:
 
 @dataclass(frozen=True)
 class Shuffles:
-    """Result register r comes from another lane of the same warp.
-
-    `lane_bases` : the source lane is `constant[r]` xor lane_bases[i] for every set bit i of this lane;
-    `registers[r]`: the source register for each value of the selected lane bits (`select`, low first)."""
+    """Result register r comes from another lane of the same warp."""
 
     lane_bases: tuple[int, ...]
     constant: tuple[int, ...]
@@ -271,10 +268,7 @@ def address_bits(regs: LinearLayout, memory: LinearLayout) -> AddressBits:
 
 @lru_cache(maxsize=4096)
 def bank_conflicts(lane_offsets: tuple[int, ...], elem_bytes: int, vec: int) -> int:
-    """Cycles of one warp access of `vec` elements a lane at the xor of `lane_offsets` (elements, one per lane bit).
-
-    Groups of lanes move 128 bytes together; within one, lanes that touch a bank at different 4-byte words take turns.
-    """
+    """Cycles of one warp access of `vec` elements a lane at the xor of `lane_offsets` (elements, one per lane bit)."""
     offsets = [0]
     for x in lane_offsets:
         offsets += [a ^ x for a in offsets]

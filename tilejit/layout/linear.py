@@ -334,11 +334,7 @@ def _bits(size: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _echelon(layout: LinearLayout, among: tuple[str, ...] | None) -> tuple[tuple[int, int, int], ...]:
-    """Gaussian elimination over the columns: (leading bit, value, set of columns whose xor is the value).
-
-    Leading bits fall, so one pass writes any reachable value as a set of columns (bit mask). Columns that earlier ones
-    reach are left out: earlier inputs are preferred.
-    """
+    """Gaussian elimination over the columns: (leading bit, value, set of columns whose xor is the value)."""
     rows: list[tuple[int, int, int]] = []
     for index, (name, _, value) in enumerate(layout.columns()):
         if among is not None and name not in among:

@@ -12,11 +12,7 @@ _ROW_BYTES = 16
 
 @dataclass(frozen=True)
 class Matrices:
-    """A split: offsets in elements, combined by xor.
-
-    `rows`: of the three bits that walk rows; `registers`: the register bits that choose among the (at most four)
-    matrices of one instruction; `packed`: low register bits inside a 32-bit register.
-    """
+    """A split: offsets in elements, combined by xor."""
 
     trans: bool
     rows: tuple[int, int, int]

@@ -19,11 +19,7 @@ def warp_grid(m: int, n: int, num_warps: int, rows_only: bool = False) -> tuple[
 
 
 def mma_accumulator(shape: tuple[int, ...], num_warps: int, rows_only: bool = False) -> LinearLayout:
-    """The fp32/s32/fp64 accumulator [.., M, N]; warps without a part hold copies.
-
-    Warps divide batches first, then have consecutive rows and columns. Registers walk a fragment, the part's columns,
-    its rows, 16 at a time, then batches.
-    """
+    """The fp32/s32/fp64 accumulator [.., M, N]; warps without a part hold copies."""
     *batch, m, n = shape
     assert len(batch) < 2, shape
     count = batch[0] if batch else 1

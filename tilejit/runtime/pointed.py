@@ -18,11 +18,7 @@ REACH = 1 << 28
 
 
 def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
-    """(first byte, one past the last) of memory that 64-bit integers in these host arrays point to.
-
-    Of torch's tensors the span is their storage, of others it reaches to the end of the mapping, REACH bytes at most.
-    Nothing is found where the system does not list its mappings (Linux does).
-    """
+    """(first byte, one past the last) of memory that 64-bit integers in these host arrays point to."""
     words: set[int] = set()
     for info in infos:
         if info.dtype.is_int() and info.dtype.bits == 64 and 0 < np.prod(info.shape) <= MOST:

@@ -29,11 +29,7 @@ class Parts:
 
 
 class Sanitizer(Listener):
-    """Checks one launch after another; `findings` are the last one's.
-
-    wgmma_after_fence: a wgmma counts from its warps' last wgmma.fence. fence_reads: generic reads, too, must be
-    fenced before asynchronous writes to the same bytes.
-    """
+    """Checks one launch after another; `findings` are the last one's."""
 
     def __init__(self, wgmma_after_fence: bool = True, fence_reads: bool = False) -> None:
         super().__init__()

@@ -57,10 +57,7 @@ def ordinary(a, i: int, b, j: int, c: float) -> float:
 
 @njit
 def multiply(a, b, c, fraction: int, form: int, out) -> None:
-    """out[M, N] = a[M, K] @ b[N, K].T + c[M, N], all float32 (f16, bf16, tf32 and fp8 values as such).
-
-    In float64 every step but the wanted cut is exact: products have 22 bits, scales are powers of two.
-    """
+    """out[M, N] = a[M, K] @ b[N, K].T + c[M, N], all float32 (f16, bf16, tf32 and fp8 values as such)."""
     rows, depth = a.shape
     columns = b.shape[0]
     right, size = np.empty((depth, columns)), np.empty((depth, columns))

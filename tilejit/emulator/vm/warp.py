@@ -113,11 +113,7 @@ def carry(row, regs, mask: int) -> None:
 
 @njit
 def set_predicate(row, regs, mask: int) -> None:
-    """setp and set: compare, combine with predicate C, write D and the complement to E.
-
-    IMM: 0 setp, else set (true is in TARGET). RECONV: 0 none, 1 and, 2 or, 3 xor. COUNT: 1 for packed forms (D, E:
-    halves).
-    """
+    """setp and set: compare, combine with predicate C, write D and the complement to E."""
     fmt, is_float = row[k.FMT], row[k.IMM] & 2 != 0
     for lane in range(32):
         if (mask >> lane) & 1:

@@ -185,11 +185,7 @@ def sort_runs(o: Op) -> list[Type]:
 def exchanges(o: Op) -> list[tuple[int, int]]:
     """The steps of `sort_runs` (Batcher, 'Sorting networks and their applications', 1968) as (mask, greater): places
     that differ in the bits of `mask` compare; the one whose index has an odd number of the bits `greater` gets the
-    greater element (the lesser, if `falling`).
-
-    Two halves sorted in one direction first compare the least of one with the greatest of the other, which leaves two
-    bitonic halves.
-    """
+    greater element (the lesser, if `falling`)."""
     run, bitonic = o.attrs["run"], o.attrs["bitonic"]
     last, out = run.bit_length() - 1, []
     for stage in range(last if bitonic else 1, last + 1):
