@@ -60,9 +60,7 @@ class Listener:
     # -- asynchronous operations --
     def issue(self, op: int, kind: str, agent: WarpId, pc: int, lane: int, proxy: str,
               barrier: tuple[int, int] | None, bytes: int) -> None:
-        """kind: "tma_load", "tma_store", "tma_reduce", "bulk_load", "bulk_store", "bulk_reduce", "bulk_smem",
-        "cp_async", "st_async", "red_async", "wgmma" (of the warpgroup's first warp). `barrier` (cta, offset) it
-        completes on, `bytes` in all."""
+        """An asynchronous operation begins, which completes on `barrier` (cta, offset)."""
 
     def complete(self, op: int, barriers: list[tuple[int, int, int]]) -> None:
         """`barriers`: (cta, offset, bytes) of its complete_txs; `mbarrier_complete_tx` calls follow."""

@@ -98,8 +98,7 @@ def registers(c: Cluster, warp: int, regs: tuple[int, ...]) -> np.ndarray:
 
 
 def a_fragment(c: Cluster, warp: int, regs: tuple[int, ...], dtype: str) -> np.ndarray:
-    """float32[64, depth] from A's registers (PTX ISA, register fragments of wgmma .m64nNk16, k8, k32): register 2*h + g
-    of a thread holds row l/4 + 8*g, and of half h of K the 32 bits of elements that start at chunk l % 4."""
+    """float32[64, depth] from A's registers (PTX ISA, register fragments of wgmma .m64nNk16, k8, k32)."""
     raw = np.ascontiguousarray(registers(c, warp, regs).astype(np.uint32))  # warp, reg, lane
     per = {"tf32": 1, "f16": 2, "bf16": 2}.get(dtype, 4)
     kind = {1: np.uint32, 2: np.uint16, 4: np.uint8}[per]

@@ -181,9 +181,7 @@ def _arguments(schema: str) -> list[list[str]]:
 
 
 def _node(op: TorchOp) -> Callable[..., Any] | None:
-    """A node in autograd's graph, without the operator's dispatch. None for an operator that changes arguments, is
-    given lists of tensors that may ask for gradients, or whose function takes arguments in other ways than by position
-    or name."""
+    """A node in autograd's graph, without the operator's dispatch, or None."""
     import torch
 
     arguments = op.overload_of(torch)._schema.arguments

@@ -191,11 +191,7 @@ def fma(a: Array, b: Array, c: Array, t: DType) -> Array:
 
 
 def matmul(a: Array, b: Array, acc: Array, ta: DType, t_acc: DType, precision: str | None) -> Array:
-    """acc + a @ b, batched: in float64 (int64 for integers), rounded once to the accumulator.
-
-    `precision` of fp32 operands: ieee as they are, tf32 without their low bits, others as sums of parts, of whose
-    products those of `PARTS` count.
-    """
+    """acc + a @ b, batched: in float64 (int64 for integers), rounded once to the accumulator."""
     if not t_acc.is_float:
         wide = np.matmul(a.astype(np.int64), b.astype(np.int64)) + acc.astype(np.int64)
         return wide.astype(acc.dtype)

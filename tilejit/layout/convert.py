@@ -167,11 +167,7 @@ def _shuffles(src: LinearLayout, dst: LinearLayout) -> Shuffles | None:
 
 
 def _through_shared(src: LinearLayout, dst: LinearLayout, elem_bytes: int) -> ThroughShared:
-    """The shared layout, among row orders and swizzles, with the fewest cycles both ways; where banks conflict in all,
-    also with lines in another order, every k-th one, then the next of each.
-
-    Raises ValueError for a matrix of which a size is no power of two.
-    """
+    """The shared layout with the fewest cycles both ways. Raises ValueError for sizes that are no powers of two."""
     best = _fewest(src, dst, elem_bytes, _orders(src.rank))
     least = (src.num_registers + dst.num_registers) * max(elem_bytes, _BANK_BYTES) * 32 // _CYCLE_BYTES
     if src.rank == 2 and best.cycles > 2 * least:

@@ -240,11 +240,7 @@ class LinearLayout:
         return len(_echelon(self, None)) == sum(len(row) for _, row in self.bases)
 
     def place_of(self, coords: Basis, among: tuple[str, ...] | None = None) -> dict[str, int]:
-        """One place (input name -> value) that holds the element; linear in the coordinates.
-
-        Only inputs in `among` (default: all) are set, earlier ones preferred: a register of this thread before another
-        lane. Raises ValueError if there is none.
-        """
+        """One place (input name -> value) that holds the element. Raises ValueError if there is none."""
         flat, mask = self._flat(coords), 0
         for top, value, columns in _echelon(self, among):
             if flat >> top & 1:
@@ -307,10 +303,7 @@ class LinearLayout:
 
 
 def regrouped(shape: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[tuple[int, int], tuple[int, ...]]]:
-    """How a row-major reshape maps dimensions: groups of as many elements, each (range of old ones, sizes of new ones).
-
-    Raises ValueError where a size that is no power of two is not the first of its group, before and after.
-    """
+    """How a row-major reshape maps dimensions. Raises ValueError for sizes that it cannot."""
     assert prod(shape) == prod(target), (shape, target)
     groups, start, at = [], 0, 0
     while start < len(shape) or at < len(target):

@@ -64,11 +64,7 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
 
 
 def _rows(shape: tuple[int, int], num_warps: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
-    """How a fragment's rows are divided: bases of registers, which choose 64-row slices, bases of warps, and the number
-    of warpgroup bits left.
-
-    Raises ValueError unless there are 64 rows for each of 1, 2, 4 .. or 3 times as many slices.
-    """
+    """How a fragment's rows are divided: bases of registers, of warps, and the number of warpgroup bits left."""
     if num_warps % 4:
         raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")
     m, groups = shape[0], num_warps // 4

@@ -88,10 +88,7 @@ class Accesses:
         return widths[work.index(min(work))]
 
     def of_ctas(self, shape: tuple[int, ...]) -> tuple[Basis, ...]:
-        """What the CTAs of a cluster hold of a tile that nothing else decides: parts of its longest dimension; all of a
-        small one; of a long row strips in turn, 16 bytes a thread, so that all have as much of one that ends within its
-        tile.
-        """
+        """What the CTAs of a cluster hold of a tile that nothing else decides."""
         d = max(range(len(shape)), key=lambda i: (shape[i], i), default=0)
         if not shape or shape[d] < (LEAST_BESIDE_PRODUCTS if self.products else LEAST_DIVIDED) * self.ctas:
             return copies(len(shape), self.ctas)
@@ -101,10 +98,7 @@ class Accesses:
         return parts_of(shape, d, self.ctas)
 
     def coalesced(self, op: Op, near: LinearLayout | None = None, alone: bool = False) -> LinearLayout:
-        """Neighbouring threads on neighbouring addresses; at no cost, with the warps of `near`, so that a tile in that
-        layout need not leave its warp. CTAs hold what they hold of `near`, or all. `alone`: as wide as this access
-        is, whatever others of its shape take.
-        """
+        """Neighbouring threads on neighbouring addresses; at no cost, with the warps of `near`."""
         t = op.operands[0].tile
         dim = fastest(op, self.facts)
         width = self._width(op) if alone else self.widths[t.shape, dim]

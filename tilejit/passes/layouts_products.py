@@ -12,10 +12,7 @@ MOST_WORDS, MOST_REGISTERS = 64, 192
 
 
 def fragments(dot: Op, num_warps: int) -> LinearLayout | None:
-    """The layout in which wgmma takes a product's first operand from registers; None where it should not: where several
-    warps would hold the same rows, where registers are too few, and where the operand comes by elements from global
-    memory.
-    """
+    """The layout in which wgmma takes a product's first operand from registers; None where it should not."""
     a, acc = dot.operands[0].type, dot.result.type
     assert isinstance(a, Tile) and isinstance(acc, Tile) and isinstance(a.elem, DType)
     try:

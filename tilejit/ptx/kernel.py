@@ -387,8 +387,7 @@ def _return(e: Emitter, op: Op) -> None:
 
 
 def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
-    """Programs a multiprocessor shall have room for, as a directive: one with setmaxnreg, as many as memory holds where
-    the schedule says so, and few warps that load what they multiply: 12, unless that spills (`runtime/spills.py`)."""
+    """Programs a multiprocessor shall have room for, as a directive."""
     registers = e.fn.attrs.get("resident_registers")
     if registers and shared and not e.fn.attrs.get("maxnreg"):
         room = min(e.target.shared_bytes // (shared + 1024), 2048 // threads, 65536 // (registers * threads))

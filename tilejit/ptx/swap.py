@@ -33,11 +33,7 @@ def _sort_runs(e: Emitter, op: Op) -> None:
 
 
 def _exchanged(e: Emitter, op: Op, regs: list[str], mask: int, greater: int) -> list[str]:
-    """One step (see `exchanges`): the lesser of a pair in one place, the greater in the other.
-
-    Which place that is says a register's number, and where lanes or warps matter a predicate: then a thread's lesser
-    and greater change sides.
-    """
+    """One step (see `exchanges`): the lesser of a pair in one place, the greater in the other."""
     p, t, axis = e.p, _tile(op), op.attrs["axis"]
     bits, odd = crossed(t, axis, mask), crossed(t, axis, greater)
     last = [bool(op.attrs["falling"]) ^ bool((r & odd["register"]).bit_count() & 1) for r in range(len(regs))]

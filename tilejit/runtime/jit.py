@@ -58,11 +58,7 @@ class StaleGlobalError(LaunchError, RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """How calls of one shape are bound: `pick` makes the flat tuple (parameters in order, then options by name) of
-    positional arguments, keyword values and `rest`.
-
-    `at`: the place of each parameter, `options`: of each option.
-    """
+    """How calls of one shape are bound: `pick` makes the flat tuple (parameters, then options by name)."""
 
     pick: Callable[[tuple], tuple]
     rest: tuple

@@ -35,8 +35,7 @@ class Area:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Bytes that go from one area to the next: what of `first` there is in `block` comes before `then`; `wraps`: from
-    one iteration of the loops around to the next. there: the mirror of `block`, if they go to the role that loads."""
+    """Bytes that go from one area to the next: what of `first` there is in `block` comes before `then`."""
 
     first: Area
     then: Area

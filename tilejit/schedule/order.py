@@ -51,9 +51,7 @@ def _deal(body: Block, groups: int, when: bool | str) -> bool:
 
 
 def _used(body: Block, dot: Op, when: str) -> tuple[Op, Op, list[Op]] | None:
-    """What folds the sums of a turn's first product, and the wait for the others behind that, with its releases; None
-    where those are not under way by then. "products": what ends up last of folds that threads do alone is left, for
-    the time in which the next one's products begin."""
+    """What folds the sums of a turn's first product, and the wait for the others behind that, with its releases."""
     ops = body.ops[body.ops.index(dot):]
     waits = [i for i, op in enumerate(ops) if op.name == "dot_wait"]
     if len(waits) != 2 or dot.result not in ops[waits[0]].operands:

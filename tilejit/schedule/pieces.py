@@ -36,10 +36,7 @@ def from_registers(dot: Op) -> bool:
 
 
 def find_pieces(dot: Op, table: dict[Value, list[tuple[Op, int]]]) -> Pieces | None:
-    """The ops that compute a product's first operand from registers, if they can be written in pieces of K.
-
-    None also where a piece's registers would only be other names of registers written before: those may still be read
-    by the piece's product of the iteration before."""
+    """The ops that compute a product's first operand from registers, if they can be written in pieces of K."""
     v = dot.operands[0]
     if "begin" in dot.attrs or not from_registers(dot) or v.tile.shape[1] * v.dtype.bytes < 32 * PIECES:
         return None

@@ -126,10 +126,7 @@ def _wait(dot: Op, product: Value, b: Builder, c: Context) -> None:
 
 
 def _write_pieces(op: Op, acc: Value, in_chain: bool, extra: dict, b: Builder, c: Context) -> None:
-    """A wgmma group for every piece of the first operand, which is computed while the one before multiplies.
-
-    In a chain a piece's registers are written again in the next iteration, behind a fence; before the last piece all of
-    the iteration before is done."""
+    """A wgmma group for every piece of the first operand, which is computed while the one before multiplies."""
     pieces, bb = c.pieces[op], _operand(op, 1, b, c)
     c.fn.say("operand", f"dot operand a at {op.place} from registers, in {PIECES} pieces", op.place,
              operand=0, pieces=PIECES)

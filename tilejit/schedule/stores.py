@@ -23,9 +23,7 @@ def is_store(op: Op) -> bool:
 
 @dataclass(frozen=True)
 class Staging:
-    """How a store is staged in one CTA: pieces of `size` elements along `axis`, a `buffer` of `slots` for each of the
-    `stripes` of the other dimension, one a warpgroup (with one all write a piece together). cuts: the dimensions of
-    which the CTAs of a cluster store a part each."""
+    """How a store is staged in one CTA: pieces of `size` elements along `axis`, through a `buffer`."""
 
     size: int
     axis: int

@@ -14,9 +14,7 @@ GROUPED = frozenset({"wgmma", "tma_store", "tma_reduce", "bulk_store", "bulk_red
 
 @dataclass(eq=False)
 class Op:
-    """An asynchronous operation: what its issuer knew (`at_issue`; `clock` counts: a wgmma's is its fence's),
-    `read_bit` and `write_bits` (by CTA) in clocks, `waited`: the issuer's tick, `phase` of its mbarrier at issue,
-    `after`: copies it follows."""
+    """An asynchronous operation: what its issuer knew (`at_issue`), and when its bytes were read and written."""
 
     number: int
     kind: str

@@ -92,9 +92,7 @@ def multiply(a, b, c, fraction: int, form: int, out) -> None:
 
 @njit
 def place(numbers, i: int, j: int, form: int) -> tuple[int, int, int, int]:
-    """Where a warpgroup keeps element (i, j) of D: warp, register, lane, bit (PTX ISA, wgmma .m64nNk16, D): register r
-    of lane l holds row l/4 + 8*((r>>1)&1), column 8*(r>>2) + 2*(l%4) + (r&1) of the warp's 16 rows; of f16 two columns
-    share one."""
+    """Where a warpgroup keeps element (i, j) of D: warp, register, lane, bit (PTX ISA, wgmma .m64nNk16, D)."""
     half, lane = i % 16 // 8, i % 8 * 4 + j % 8 // 2
     if form == TO_F16:
         return i // 16, numbers[j // 8 * 2 + half], lane, 16 * (j & 1)

@@ -15,9 +15,7 @@ UnsupportedLanguageConstruct = CompilationError
 
 @contextmanager
 def placed() -> Iterator[None]:
-    """Errors of compilation inside say their place in Triton's way too: `at 2:4:`, and the message. An error in a
-    called function is the cause of one at the call; what the language refuses is the last cause, a ValueError. Too
-    much shared memory raises OutOfResources."""
+    """Errors of compilation inside say their place in Triton's way too: `at 2:4:`, and the message."""
     try:
         yield
     except SharedMemoryError as error:
