@@ -50,6 +50,10 @@ def test_names_lead_to_one_object(triton):
     from triton.language.extra.cuda import gdc, utils
 
     assert utils.num_warps is tl.extra.cuda.num_warps and gdc.gdc_wait is tl.extra.cuda.gdc_wait
+    from triton.backends.nvidia.compiler import min_dot_size
+
+    assert min_dot_size(driver.active.get_current_target())(tl.float16, tl.float16) == (1, 1, 16)
+    assert not isinstance(driver.active, triton.backends.compiler.BaseBackend)
     assert triton.backends.compiler.GPUTarget is triton.runtime.driver.driver.active.get_current_target().__class__
     assert driver.active.get_current_target().arch == 90 and driver.active is triton.runtime.driver.active
     with pytest.raises(ModuleNotFoundError, match="triton.experimental"):

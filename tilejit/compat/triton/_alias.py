@@ -13,6 +13,8 @@ from typing import Any
 
 _HERE = "tilejit.compat.triton"
 _SAME = {"triton.backends.compiler": f"{_HERE}.runtime.driver",
+         "triton.backends.nvidia": f"{_HERE}.backends",
+         "triton.backends.nvidia.compiler": f"{_HERE}.runtime.driver",
          "triton.errors": f"{_HERE}.runtime.errors",
          "triton.language.libdevice": f"{_HERE}.language.extra.libdevice",  # there in Triton 2.0
          "triton.language.extra.cuda.libdevice": f"{_HERE}.language.extra.libdevice",

@@ -27,6 +27,15 @@ class GPUTarget:
     warp_size: int
 
 
+class BaseBackend:
+    """Triton's class of compilers, for annotations and `isinstance`."""
+
+
+def min_dot_size(target: GPUTarget) -> Any:
+    """M, N, K of the least product that Triton takes, of two types."""
+    return lambda lhs, rhs: (1, 1, 256 // lhs.scalar.primitive_bitwidth)
+
+
 class _Utils:
     def get_device_properties(self, device: int) -> dict[str, int]:
         if default_target() != "cuda":
