@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable
 from functools import lru_cache
 
-import ml_dtypes
 import numpy as np
 
 from tilejit.errors import CompilationError
@@ -45,9 +44,7 @@ def literal(value: int | float | bool, t: DType | Ptr) -> str:
         return "0f" + struct.pack(">f", number if abs(number) < 3e38 else np.float32(number)).hex().upper()
     if t == fp8e4b15:
         return str(int(numeric.constant(number, t)))
-    kind = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8e4nv": ml_dtypes.float8_e4m3fn,
-            "fp8e5": ml_dtypes.float8_e5m2}[t.name]
-    raw = np.array(number).astype(kind)
+    raw = np.array(number).astype(numeric.np_dtype(t))
     return "0x" + format(int(raw.view(np.uint16 if t.bits == 16 else np.uint8)), "04X")
 
 
