@@ -55,6 +55,27 @@ def test_an_operand_whose_products_follow_takes_no_registers(size, kept):
 
 
 @tilejit.jit
+def between(x, y, other, out, N: tl.constexpr):
+    """exp2(x) is an operand of the last product, y one that is read before."""
+    i = tl.arange(0, N)
+    at = i[:, None] * N + i[None, :]
+    wide = tl.exp2(tl.load(x + at).to(tl.float32))
+    read = tl.load(y + at)
+    tl.store(other + at, read.to(tl.float32) * 2)
+    total = tl.dot(read, wide.to(read.dtype))
+    tl.store(out + at, total)
+
+
+def test_operands_are_written_where_nothing_else_needs_what_they_are_made_of():
+    """Not where their products are: exp2(x) would be in registers meanwhile."""
+    pointer, sums = Param(Ptr(tl.float16), 16), Param(Ptr(fp32), 16)
+    found = {"x": pointer, "y": pointer, "other": sums, "out": sums, "N": Const(64)}
+    fn = schedule(tile_ir(between.source, found, {"num_warps": 1}))
+    names = [op.name for op in walk(fn.body) if op.name in ("local_store", "store", "dot_mma")]
+    assert names.index("local_store") < names.index("store") < names.index("dot_mma")
+
+
+@tilejit.jit
 def product(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     a = tl.load(x + i[:, None] * N + i[None, :])
@@ -82,6 +103,10 @@ def test_results(dtype):
     twice[(1,)](x, out, 64, num_warps=1)
     wide = 2 * x.astype(np.float64)
     assert np.array_equal(out, wide @ wide.T @ wide)
+    other, y = np.zeros_like(out), x[::-1].copy()
+    tilejit.check(between, (1,), x, y, other, out, 64, num_warps=1, seeds=[0]).check()
+    between[(1,)](x, y, other, out, 64, num_warps=1)
+    assert np.array_equal(other, 2 * y) and np.array_equal(out, y.astype(np.float64) @ np.exp2(x.astype(np.float64)))
     q, k, v = (rng.integers(-1, 2, shape).astype(dtype) for shape in ((64, 64), (96, 64), (96, 64)))
     tilejit.check(rows_times, (1,), q, k, v, out, 96, 64, 64, 32, num_warps=2, seeds=[0]).check()
     rows_times[(1,)](q, k, v, out, 96, 64, 64, 32, num_warps=2)

@@ -11,9 +11,8 @@ from tilejit.ptx.metadata import ALL, WISH, KernelMetadata
 from tilejit.runtime import ptxas
 from tilejit.runtime.ptxas import Resources
 
-#: What one program more beside n, at most so many, may cost: 1/(3 n) of the registers, and where n is 1 spills of so
-#: many bytes a thread.
-MOST_PROGRAMS, SHARE, FEW_BYTES = 4, 3, 32
+#: What one program more beside n, at most so many, may cost: 1/(3 n) of the registers.
+MOST_PROGRAMS, SHARE = 4, 3
 
 #: A text, its cubin and resources, and a record where it is not as it was given.
 Assembled = tuple[str, bytes, Resources, Union[Record, None]]
@@ -58,7 +57,7 @@ def _for_more(ptx: str, meta: KernelMetadata, cubin: bytes, most: Resources) -> 
             again, needs = ptxas.assemble(text, meta.target)
         except AssemblyError:  # an instruction that needs more registers
             return ptx, cubin, most, None
-        if needs.spill_stores <= (FEW_BYTES if programs == 1 else 0) and needs.messages == most.messages:
+        if not needs.spill_stores and needs.messages == most.messages:
             return text, again, needs, _record("fewer_registers", f"{programs + 1} programs share a multiprocessor",
                                                programs + 1, most, needs)
     return ptx, cubin, most, None

@@ -11,7 +11,7 @@ from tilejit.ir.types import Buffer, Tile
 from tilejit.layout.clusters import counts_of
 from tilejit.schedule.cluster import divide
 from tilejit.schedule.cluster_barrier import of_one_number
-from tilejit.schedule.fragments import fragment_reads
+from tilejit.schedule.fragments import fragment_reads, write_at_once
 from tilejit.schedule.handed import find_handed
 from tilejit.schedule.loads import backward_slice, memory_order, slice_problem
 from tilejit.schedule.pieces import PIECES, find_pieces
@@ -34,6 +34,7 @@ def decide(fn: Function) -> Function:
         dot.attrs["pieces"] = PIECES
     for op in fragment_reads(fn, table) if fn.attrs.get("keep_operands", True) else ():
         op.attrs["fragments"] = True
+        write_at_once(op, table)
     _choose_form(fn, rings)
     rings = fill_ahead(fn, ops, rings, {op for found in pieces.values() for op in found.ops})
     find_chains(fn, rings, table)

@@ -1,7 +1,7 @@
 """Operands of mma.sync that lie in shared memory, of which products read a fragment at a time."""
 from __future__ import annotations
 
-from tilejit.ir import Builder, Function, Op, Value, blocks, listed
+from tilejit.ir import Block, Builder, Function, Op, Value, blocks, inside, listed
 from tilejit.ir.registers import peak, size
 from tilejit.ir.scratch import of_convert
 from tilejit.ir.types import DType, Ptr, Tile, elem_of
@@ -11,12 +11,12 @@ from tilejit.schedule.operands import written
 from tilejit.schedule.registers import MOST, room
 
 
-def fragment_reads(fn: Function, table: Uses) -> set[Op]:
+def fragment_reads(fn: Function, table: Uses) -> list[Op]:
     """Conversions whose results products read from shared memory: the largest, where registers do not suffice."""
     ops, found = listed(fn.body), set[Op]()
     able = sorted((op for op in ops if op.name == "convert" and _able(op, table)), key=lambda op: -size(op.result))
     if not able:
-        return found
+        return []
     # Tiles that are read from the slots of rings take no registers, and pointers few: bases and offsets.
     free = {v for op in ops for v in op.results
             if isinstance(v.type, Tile) and (isinstance(v.type.elem, Ptr) or in_place(v, table))}
@@ -27,7 +27,32 @@ def fragment_reads(fn: Function, table: Uses) -> set[Op]:
             same = [x for x in able if x.operands == op.operands and x.parent is op.parent]  # one buffer for all
             found.update(same)
             free.update(x.result for x in same)
-    return found
+    return [op for op in ops if op in found]
+
+
+def write_at_once(op: Op, table: Uses) -> None:
+    """Move the conversion of an operand, and what makes it narrower, to where nothing else needs what it is made of;
+    not to a load that nothing else waits for."""
+    block, moved, v = op.block, [op], op.operands[0]
+    while (maker := _narrows(v, block, table)) is not None:
+        moved.insert(0, maker)
+        v = maker.operands[0]
+    behind = [inside(block, user) for user, _ in table[v] if user is not moved[0]]
+    if isinstance(v.op, Op) and v.op.define.pure:
+        behind.append(v.op)
+    if v.home is block and behind and None not in behind:
+        at = max(block.ops.index(x) for x in behind if x is not None) + 1
+        if at <= block.ops.index(moved[0]):
+            block.ops[at:] = moved + [x for x in block.ops[at:] if x not in moved]
+
+
+def _narrows(v: Value, block: Block, table: Uses) -> Op | None:
+    """What makes a tile of another one that takes no fewer registers, for a single op."""
+    op = v.op
+    if not isinstance(op, Op) or op.parent is not block or "elementwise" not in op.define.traits or len(table[v]) > 1 \
+            or len(op.operands) > 1 or size(op.operands[0]) < size(v):
+        return None
+    return op
 
 
 def _able(op: Op, table: Uses) -> bool:
