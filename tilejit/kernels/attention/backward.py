@@ -8,9 +8,9 @@ import tilejit
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import infos_of
 from tilejit.kernels.attention.backward_kernel import (
-    SHARED,
     Shares,
     bound_kernel,
+    join_kernel,
     key_kernel,
     query_kernel,
     row_kernel,
@@ -27,8 +27,10 @@ from tilejit.kernels.rows.columns import column_sum
 LAST = 1 << 19
 #: Blocks of keys are listed where so many programs a multiprocessor would have none.
 SAVED = 10
-#: Shares of the blocks of keys that would leave multiprocessors idle at the end.
-COUNT = 3
+#: Shares of a block of keys at most; trips of the loop over queries in whose time they are begun and added up.
+COUNT, JOINS = 32, 4.0
+#: Numbers of a block that a program adds up.
+PIECE = 4096
 
 
 def _plain(case: Case, extras: Extras) -> bool:
@@ -58,19 +60,29 @@ def tiles_of(wide: int, wide_v: int, case: Case, alone: bool, added: bool) -> tu
     return (64, 128, 8) if alone or max(wide, wide_v) <= (64 if more else 128) else (64, 64, 8)
 
 
-def query_tiles(wide: int, plain: bool) -> tuple[int, int]:
-    """Queries and keys of a block of the queries' own kernel, by registers and shared memory. plain: only a causal
-    mask."""
-    return 128, (128 if plain else 64) if wide <= 64 else 64 if wide <= 128 else 32
+def query_tiles(wide: int, plain: bool, few: bool = False) -> tuple[int, int, int]:
+    """Queries and keys of a block of the queries' own kernel, and warps, by registers and shared memory. plain: only a
+    causal mask. few: blocks of 128 queries leave half of the multiprocessors idle."""
+    if few:
+        return 64, 64 if plain or wide <= 128 else 32, 4
+    return 128, (128 if plain else 64) if wide <= 64 else 64 if wide <= 128 else 32, 8
 
 
-def _shares(like: Any, programs: int, chip: int, elements: int) -> Shares | None:
-    """Shares of the last blocks of keys, where that saves a round. elements: of a block's keys, or values."""
-    over = programs % chip
-    if not 0 < COUNT * over <= (COUNT - 1) * chip or over > SHARED:
-        return None
-    return Shares(programs - over, tilejit.empty_like(like, (SHARED,), tilejit.language.int32), tilejit.empty_like(
-        like, (over * COUNT * 2 * elements,), tilejit.language.float32), tilejit.language.constexpr(COUNT))
+def shares_of(programs: int, chip: int, blocks: int, group: int, part: float = 1.0) -> tuple[int, int, int]:
+    """How many programs have whole blocks of keys, and in how many shares the others have theirs, which are too few for
+    all multiprocessors, and how many of those by heads: what should take least. part: of `blocks` of queries that
+    programs see; where that is not all of them, those that end early leave room for others, if all do not run at once.
+    """
+    over = programs % chip if part == 1 or programs < chip else 0
+
+    def cost(way: tuple[int, int]) -> float:
+        count = way[0] * way[1]
+        return tilejit.cdiv(over * count, chip) * tilejit.cdiv(blocks, way[1]) * part * group / way[0] + \
+            JOINS * (count > 1)
+
+    heads, parts = min(((h, n) for h in range(1, group + 1) if group % h == 0 for n in range(1, blocks + 1)
+                        if h * n <= COUNT), key=cost) if over else (1, 1)
+    return (programs - over, heads * parts, heads) if heads * parts > 1 else (programs, 1, 1)
 
 
 def _listed(like: Any, blocks: int, work: Work) -> Options:
@@ -124,6 +136,11 @@ class Work(NamedTuple):
     def steps(self) -> int:
         """Blocks of keys of a sequence."""
         return tilejit.cdiv(self.keys, self.bn)
+
+    @property
+    def programs(self) -> int:
+        """Blocks of keys of all sequences and heads."""
+        return self.steps * self.kv_heads * self.batch
 
     @property
     def spans(self) -> int:
@@ -180,21 +197,24 @@ def _work(sizes: tuple[int, ...], rows: int, packed: bool, case: Case, extras: E
 
 def _scratch(q: Any, info: ArrayInfo, work: Work) -> Scratch:
     fp32, int32 = tilejit.language.float32, tilejit.language.int32
-    count, of_keys = work.lines // work.bm * work.heads, (work.batch, work.kv_heads)
+    sums, of_keys = work.lines // work.bm * work.heads, (work.batch, work.kv_heads)
     ends = work.together and work.steps and work.group * work.queries * work.wide * 4 <= LAST
-    shares = None
-    if work.added and not ends and work.wide == work.wide_v and not work.masks(work.bn)["TAIL"]:
-        shares = _shares(q, work.steps * work.kv_heads * work.batch, tilejit.multiprocessors(info.device),
-                         work.bn * work.wide)
 
     def empty(wanted: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         return tilejit.empty_like(q, shape, dtype) if wanted else None
 
+    shares = None
+    if work.blocks and not work.packed:
+        ways = shares_of(work.programs, tilejit.multiprocessors(info.device), work.blocks, work.group,
+                         0.5 if work.case.high else 1.0)
+        size = (work.programs - ways[0]) * ways[1] * work.bn * (work.wide + work.wide_v)
+        shares = Shares(*ways, empty(True, (size,), fp32)) if ways[1] > 1 else None
+
     return Scratch(
         empty(work.added, (work.heads, work.lines, 16), tilejit.language.bfloat16) if work.added else
         empty(True, (work.heads, 2, work.lines), fp32),
-        empty(work.together, (count, work.bm * work.wide), int32 if work.exact else fp32),
-        empty(work.exact, (count, work.bm), fp32), empty(work.exact, (*of_keys, 2, work.spans), int32),
+        empty(work.together, (sums, work.bm * work.wide), int32 if work.exact else fp32),
+        empty(work.exact, (sums, work.bm), fp32), empty(work.exact, (*of_keys, 2, work.spans), int32),
         empty(work.exact and info.dtype == tilejit.language.float16, of_keys, int32), empty(ends, of_keys, int32),
         empty(work.extras.sinks is not None, (work.blocks * work.batch, work.heads), fp32), shares)
 
@@ -206,6 +226,11 @@ def _blocks(arrays: tuple[Any, ...], stats: Any, work: Work, bm: int, bn: int) -
     return [blocks_of(tilejit.array_info(x), *size).over(x) for x, size in zip(arrays, sizes)] + [
         tilejit.TensorDescriptor(stats, (heads, lines, 16), (16 * lines, 16, 1), (1, bm, 16)) if work.added else
         tilejit.TensorDescriptor(stats, (heads, 2, lines), (2 * lines, lines, 1), (1, 1, bm))]
+
+
+def _rows_of(x: Any, packed: bool) -> Rows:
+    info = tilejit.array_info(x)
+    return Rows(x, 0 if packed else info.strides[0], info.strides[-3], info.strides[-2], info.shape[-1])
 
 
 def _stored(x: Any, work: Work, rows: int, columns: int) -> Any:
@@ -227,8 +252,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     dq, dk, dv = (tilejit.empty_like(x, i.shape) for x, i in ((q, iq), (k, ik), (v, iv)))
     scratch = _scratch(q, iq, work)
     desc = _blocks((q, k, v, grad), scratch.stats, work, work.bm, work.bn)
-    strides = tilejit.array_info(dq).strides
-    of_dq = Rows(dq, 0 if work.packed else strides[0], strides[-3], strides[-2], iq.shape[-1])
+    of_dq = _rows_of(dq, work.packed)
     if work.blocks and work.batch:
         _of_rows(desc, blocks_of(io, work.bm, work.wide_v).over(out), lse, lse_grad, work, scratch)
     if work.steps and work.batch:
@@ -243,7 +267,7 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
 
 def _of_rows(desc: list[Any], out: Any, lse: Any, lse_grad: Any, work: Work, scratch: Scratch) -> None:
     """The numbers of rows that the other kernels need."""
-    case, shares = work.case, scratch.shares
+    case = work.case
     sizes = dict(GROUP=work.group, SPANS=work.spans, DV=work.wide_v, D=work.wide)
     if work.exact:
         bound_kernel[(work.spans, work.kv_heads, work.batch)](
@@ -251,7 +275,7 @@ def _of_rows(desc: list[Any], out: Any, lse: Any, lse_grad: Any, work: Work, scr
             BN=work.bn, num_warps=8, **sizes)
     row_kernel[(work.blocks, work.heads, work.batch)](
         out, desc[3], lse, lse_grad, scratch.stats, scratch.sums, scratch.units, scratch.bounds, scratch.done,
-        shares and shares.arrived, work.extras.sinks, scratch.parts, work.total, work.keys, work.heads, work.lines,
+        work.extras.sinks, scratch.parts, work.total, work.keys, work.heads, work.lines,
         factor(case, work.extras), 1.0 / (1.0 - (case.dropout or 0.0)), work.opts.sequences, BM=work.bm,
         ADDED=work.added, num_warps=4, launch_pdl=work.early, **sizes)
 
@@ -260,10 +284,10 @@ def _of_keys(desc: list[Any], of_dq: Rows | None, dk: Any, dv: Any, work: Work, 
     """The gradients of keys and values, and what they add to that of queries."""
     case, opts, shares, bn = work.case, work.opts, scratch.shares, work.bn
     info = tilejit.array_info(dk)
-    chip, programs = tilejit.multiprocessors(info.device), work.steps * work.kv_heads * work.batch
+    chip = tilejit.multiprocessors(info.device)
     grid = (work.steps, work.kv_heads, work.batch)
     if shares is not None:
-        grid = (shares.whole + (programs - shares.whole) * COUNT, 1, 1)
+        grid = (shares.whole + (work.programs - shares.whole) * shares.count, 1, 1)
     there = info.shape[0] // bn + work.batch  # blocks of keys at most
     if work.packed and scratch.done is None and work.extras.used is None and work.batch <= SEQUENCES and \
             (work.steps * work.batch - there) * work.kv_heads > SAVED * chip:
@@ -274,6 +298,10 @@ def _of_keys(desc: list[Any], of_dq: Rows | None, dk: Any, dv: Any, work: Work, 
             *desc, scratch.sums, scratch.units, scratch.lost, *given, of_dq, scratch.done, shares, work.total,
             work.keys, factor(case, work.extras), case.scale, work.heads, opts, ADDED=work.added,
             AT_ONCE=2 if work.exact else 4, BM=work.bm, BN=bn, **work.settings, **work.masks(bn))
+    if shares is not None:
+        join_kernel[(work.programs - shares.whole, bn * (work.wide + work.wide_v) // PIECE)](
+            shares, _rows_of(dk, False), _rows_of(dv, False), work.keys, case.scale, work.kv_heads, BN=bn, D=work.wide,
+            DV=work.wide_v, PIECE=PIECE, num_warps=4, launch_pdl=work.early)
 
 
 def _add(of_dq: Rows, work: Work, scratch: Scratch) -> None:
@@ -286,11 +314,13 @@ def _add(of_dq: Rows, work: Work, scratch: Scratch) -> None:
 def _of_queries(arrays: tuple[Any, ...], dq: Any, work: Work, scratch: Scratch) -> None:
     """The gradient of queries by itself."""
     case = work.case
-    bm, bn = query_tiles(max(work.wide, work.wide_v), _plain(case, work.extras))
+    others, chip = work.heads * work.batch, tilejit.multiprocessors(tilejit.array_info(dq).device)
+    bm, bn, warps = query_tiles(max(work.wide, work.wide_v), _plain(case, work.extras),
+                                2 * tilejit.cdiv(work.queries, 128) * others <= chip)
     query_kernel[(tilejit.cdiv(work.queries, bm), work.heads, work.batch)](
         *_blocks(arrays, scratch.stats, work, bm, bn), _stored(dq, work, bm, work.wide), work.total, work.keys,
-        factor(case, work.extras), case.scale, work.heads, work.opts, PAD=work.bm, BM=bm, BN=bn, **work.settings,
-        **work.masks(bn))
+        factor(case, work.extras), case.scale, work.heads, work.opts, PAD=work.bm, BM=bm, BN=bn,
+        **{**work.settings, "num_warps": warps}, **work.masks(bn))
 
 
 def _check_gradient(case: Case, extras: Extras, q: ArrayInfo) -> None:

@@ -22,18 +22,16 @@ from tilejit.kernels.attention.scores import (
 from tilejit.language.extra.libdevice import float2int_rn
 
 _LOG2E, _WRAP = tl.constexpr(LOG2E), tl.constexpr(WRAP)
-#: Blocks of keys that may be in shares.
-SHARED = 128
-_SHARED = tl.constexpr(SHARED)
 
 
 class Shares(NamedTuple):
-    """Programs from `whole` on have blocks of keys in COUNT shares each, by their queries."""
+    """Programs from `whole` on have blocks of keys in `count` shares each: `by_heads` of the heads that share keys, of
+    which each has the same part of the queries."""
 
     whole: Any
-    arrived: Any
+    count: Any
+    by_heads: Any
     sums: Any
-    COUNT: Any
 
 
 @tilejit.kernel
@@ -118,8 +116,8 @@ def greatest(x):
 
 
 @tilejit.kernel
-def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, done, arrived, sinks, sink_parts,
-               queries, keys, heads, rows, factor, dropout, sequences, GROUP: tl.constexpr, SPANS: tl.constexpr,
+def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, done, sinks, sink_parts, queries,
+               keys, heads, rows, factor, dropout, sequences, GROUP: tl.constexpr, SPANS: tl.constexpr,
                BM: tl.constexpr, DV: tl.constexpr, D: tl.constexpr, ADDED: tl.constexpr):
     """What products and sums of queries' gradients begin with, of BM rows of a head; see docs/modules.md."""
     batch, head = tl.program_id(2), tl.program_id(1)
@@ -144,8 +142,6 @@ def row_kernel(out_desc, grad_desc, lse, lse_grad, stats, sums, units, bounds, d
         program = batch * tl.num_programs(0) + tl.program_id(0)
         tl.store(sink_parts + program * heads + head, -tl.sum(weight * delta, 0))
     to = padded_row(at, queries, sequences, BM) + index
-    if arrived is not None and tl.program_id(0) + head + batch == 0:
-        tl.store(arrived + tl.arange(0, _SHARED), tl.zeros([_SHARED], tl.int32))
     if done is not None and tl.program_id(0) == 0 and head % GROUP == 0:
         tl.store(done + batch * (heads // GROUP) + head // GROUP, 0)
     if ADDED:
@@ -291,13 +287,39 @@ def give_queries(to, sums, units, lost, begin, queries, scale, head, at, sequenc
 
 
 @tilejit.kernel
-def total(sums, COUNT: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
-    """What shares have stored, always in the same order."""
-    x = tl.load(sums + tl.arange(0, BN * D))
-    for i in tl.range(1, COUNT):
-        tl.debug_barrier()  # a thread has registers for one share more
-        x += tl.load(sums + i * (2 * BN * D) + tl.arange(0, BN * D))
-    return by_rows(x, 1, BN, D)
+def keep_share(shares, x, place, before, BN: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr):
+    """Store [BN, D] for `join_kernel`, as `held`."""
+    tl.store(shares.sums + place.to(tl.int64) * SIZE + before + tl.arange(0, BN * D), held(x, BN, D))
+
+
+@tilejit.kernel
+def join(shares, to, block, piece, before, n, kv_head, batch, keys, scale, BN: tl.constexpr, D: tl.constexpr,
+         PIECE: tl.constexpr, SIZE: tl.constexpr):
+    at = shares.sums + (block * shares.count).to(tl.int64) * SIZE + before + piece * PIECE + tl.arange(0, PIECE)
+    x = tl.load(at)
+    for i in range(1, shares.count):
+        x += tl.load(at + i * SIZE)
+    # Of `held`, so many numbers are all rows of some columns; where rows are 64, of as many in both halves.
+    x, some = by_rows(x, 1, BN, PIECE // BN), tl.arange(0, PIECE // BN)
+    columns = (some // (PIECE // 128) * (D * BN // 128) + piece * (PIECE // 128) + some % (PIECE // 128))[None, :]
+    row = (n * BN + tl.arange(0, BN)).to(tl.int64)[:, None]
+    where = to.pointer + batch.to(tl.int64) * to.page + row * to.row + kv_head * to.head + columns
+    tl.store(where, (x * scale).to(to.pointer.dtype.element_ty), (row < keys) & (columns < to.d))
+
+
+@tilejit.kernel
+def join_kernel(shares, dk, dv, keys, scale, kv_heads, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+                PIECE: tl.constexpr):
+    """Add up what shares of a block of keys have stored, always in the same order, as gradients of keys and values
+    (`Rows`). Programs (blocks in shares, pieces of PIECE numbers)."""
+    block, piece = tl.program_id(0), tl.program_id(1)
+    n, steps = shares.whole + block, tl.cdiv(keys, BN)
+    kv_head, batch, n = n // steps % kv_heads, n // (steps * kv_heads), n % steps
+    of_keys = BN * D // PIECE
+    if piece < of_keys:
+        join(shares, dk, block, piece, 0, n, kv_head, batch, keys, scale, BN, D, PIECE, BN * (D + DV))
+    else:
+        join(shares, dv, block, piece - of_keys, BN * D, n, kv_head, batch, keys, 1.0, BN, DV, PIECE, BN * (D + DV))
 
 
 @tilejit.kernel
@@ -315,7 +337,7 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
     if shares is not None:
         over = n - shares.whole
         if over >= 0:
-            n, share = shares.whole + over // shares.COUNT, over % shares.COUNT
+            n, share = shares.whole + over // shares.count, over % shares.count
         kv_head, batch, n = n // steps % kv_heads, n // (steps * kv_heads), n % steps
     n *= BN
     at = place(batch, kv_head * GROUP, heads, queries, keys, opts.sequences)
@@ -333,11 +355,16 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
     begin, part = queries_of(n, at, opts.band, prefix)
     whole, end = queries_of(tl.minimum(n + BN, at.keys) - 1, at, opts.band, prefix)
     begin = begin // BM * BM
+    first_head, end_head = 0, GROUP
     if shares is not None:
-        each = tl.cdiv(end - begin, shares.COUNT * BM) * BM
         if share >= 0:
-            begin += share * each
+            each = tl.cdiv(tl.maximum(end - begin, 0), shares.count // shares.by_heads * BM) * BM
+            begin += share // shares.by_heads * each
             end = tl.minimum(end, begin + each)
+            if GROUP > 1:
+                end_head = GROUP // shares.by_heads
+                first_head = share % shares.by_heads * end_head
+                end_head += first_head
     key = (n + tl.arange(0, BN))[:, None]
     whole = tl.where(n + BN <= at.keys, tl.maximum(begin, tl.minimum(tl.cdiv(whole, BM) * BM, end)), end)
     part = tl.maximum(whole, tl.minimum(part // BM * BM, end))
@@ -346,7 +373,7 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
     if sums is not None:  # the first block gets zeros
         last = tl.zeros([BN, BM], k.dtype)
         block = (low + tl.minimum(begin, tl.maximum(at.queries - 1, 0) // BM * BM)) // BM * heads + kv_head * GROUP
-    for g in tl.range(0, GROUP):
+    for g in tl.range(first_head, end_head):
         head = kv_head * GROUP + g
         at = place(batch, head, heads, queries, keys, opts.sequences)
         if TAIL:
@@ -367,25 +394,23 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
         nothing = tl.sum(tl.sum(dk * 0.0, 1), 0)
         if nothing != nothing:
             tl.atomic_add(lost + batch * kv_heads + kv_head, 1, sem="relaxed")
-    gives = True
+    alone, ended, ends = True, 1, steps
     if shares is not None:
+        alone, ends = share < 0, steps * shares.count
+        ended = tl.where(alone, shares.count, 1)
         if share >= 0:
-            block = over // shares.COUNT
-            of_all = shares.sums + block.to(tl.int64) * (shares.COUNT * 2 * BN * D)
-            mine = of_all + share * (2 * BN * D) + tl.arange(0, BN * D)
-            tl.store(mine, held(dk, BN, D))
-            tl.store(mine + BN * D, held(dv, BN, D))
-            gives = tl.atomic_add(shares.arrived + block, 1, sem="acq_rel") == shares.COUNT - 1
-            if gives:
-                dk, dv = total(of_all, shares.COUNT, BN, D), total(of_all + BN * D, shares.COUNT, BN, D)
-    if gives:
+            if dk is not None:
+                keep_share(shares, dk, over, 0, BN, D, BN * (D + DV))
+            if dv is not None:
+                keep_share(shares, dv, over, BN * D, BN, DV, BN * (D + DV))
+    if alone:
         if dk_desc is not None:
             give_keys(dk_desc, dk * scale, n, kv_head, at, opts)
         if dv_desc is not None:
             give_keys(dv_desc, dv, n, kv_head, at, opts)
     if done is not None:
-        before = tl.atomic_add(done + batch * kv_heads + kv_head, 1, sem="acq_rel")
-        if before == steps - 1:
+        before = tl.atomic_add(done + batch * kv_heads + kv_head, ended, sem="acq_rel")
+        if before == ends - ended:
             if lost is not None:
                 lost += batch * kv_heads + kv_head
             for g in tl.range(0, GROUP):
