@@ -156,11 +156,11 @@ def test_few(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_operators(name):
-    """torch's own checks of an operator."""
+    """torch's own checks of an operator with these arguments. (Compiled they are in `test_whole_graphs`, and in every
+    operator's own check.)"""
     _, _, called, inputs = CASES[name]
     op, args = called(*[x.requires_grad_() for x in inputs()])
-    torch.library.opcheck(op.overload, args, test_utils=("test_schema", "test_autograd_registration", "test_faketensor",
-                                                         "test_aot_dispatch_dynamic"))
+    torch.library.opcheck(op.overload, args, test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
 
 
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if n != "embedding"        # its padding has none

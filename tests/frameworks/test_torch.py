@@ -82,8 +82,8 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+@pytest.mark.parametrize("program, backend, dynamic", [
+    *[(p, "aot_eager", d) for p in PROGRAMS for d in (None, True)], ("plain", "eager", None), ("tuned", "eager", True)])
 def test_compiled(program, backend, dynamic):
     """No graph break, and another shape afterwards."""
     compiled = torch.compile(PROGRAMS[program], backend=backend, fullgraph=True, dynamic=dynamic)
