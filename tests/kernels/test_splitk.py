@@ -58,7 +58,7 @@ def test_parts(target, way, parts):
     assert t.parts == parts and t.programs == parts * t.stream
     z = a.astype(np.float64) @ b.astype(np.float64) + bias
     with tilejit.knobs(target=target):
-        found = [np.full((m, n), np.nan, BF16) for _ in range(2)]
+        found = [np.full((m, n), np.nan, BF16) for _ in range(2 if target == "emulator" else 1)]
         for out in found:
             matmul_streamk(a, b, bias, "silu", out, config=t)
     assert rel_error(found[0], z / (1 + np.exp(-z))) <= 8e-3
