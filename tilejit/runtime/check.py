@@ -24,7 +24,7 @@ def check(kernel: Kernel, grid: Any, /, *args: Any, seeds: Iterable[int] = range
     (float atomics add in the order of the schedule). Arrays must be in host memory (numpy, or CPU tensors); each run
     starts from what they held (but for what a kernel reaches by addresses in them), and at the end they hold the
     results of the first run that finished, if any. `sanitize=False` leaves the sanitizer out. One seed and policy
-    repeat a run exactly.
+    repeat a run exactly ("round_robin" has one seed).
 
     The result prints; its `.check()` raises EmulatorError if there is a finding, `.groups` and `.runs` are the data.
     Raises LaunchError for arguments that do not fit, CompilationError as a launch does.
