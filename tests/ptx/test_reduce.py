@@ -11,6 +11,7 @@ from tilejit.ir import numeric
 from tilejit.ir import types as T
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked, wgmma_accumulator
+from tilejit.passes.layouts_rules import forward
 
 
 def binary(name, **attrs):
@@ -21,6 +22,15 @@ def arg_max(k):
     """The larger value with its index; of equal values the left one's, so the two sides are not alike."""
     def region(a, i, b, j):
         left = k("cmp", a, b, pred="ge")
+        return [k("select", left, a, b), k("select", left, i, j)]
+    return region
+
+
+def extreme(k, pred):
+    """As `tl.argmax` or `tl.argmin`: a NaN loses, of equal values the one with the least index stays."""
+    def region(a, i, b, j):
+        tie = k("and", k("cmp", a, b, pred="eq"), k("cmp", i, j, pred="lt"))
+        left = k("or", k("or", k("cmp", a, b, pred=pred), k("cmp", b, b, pred="ne")), tie)
         return [k("select", left, a, b), k("select", left, i, j)]
     return region
 
@@ -114,6 +124,43 @@ def test_all_threads_agree():
     k.store("z", k.tile("splat", i, layout=layout, shape=(256,)))
     meant, made = k.run()
     assert made["y"][0] == 7 and len(set(made["z"].tolist())) == 1 and x[made["z"][0]] == 7
+
+
+def extremes(layout, axis, warps, t, counted, value, pred):
+    """A kernel of the extremes along one of two dimensions, with indices that count or any ones."""
+    shape, rng = layout.shape, np.random.default_rng(1)
+    x = rng.choice([-np.inf, -1, -0.0, 0, 1, np.nan], shape)
+    if counted:
+        x[:, 0] = x[0, :] = np.nan
+    n = shape[1 - axis]
+    k = Kernel(warps, x=(numeric.round_to(x, t).ravel(), t), i=(rng.permutation(x.size).astype(np.int32), T.int32),
+               y=(numeric.round_to(np.zeros(n), t), t), z=(np.zeros(n, np.int32), T.int32))
+    index = k.load("i", layout)
+    if counted:
+        row = k.tile("arange", layout=layout.reduce(1 - axis), start=3, end=3 + shape[axis])
+        wide = k("expand_dims", row, axis=1 - axis)
+        wide.type = wide.type.with_layout(forward(wide.op, row.layout))
+        index = k.tile("broadcast", wide, layout=layout, shape=shape)
+    v, i = k.fold("reduce", [k.load("x", layout), index], extreme(k, pred), axis=axis)
+    if value:
+        k.store("y", v)
+    k.store("z", i)
+    return k
+
+
+@pytest.mark.parametrize("axis, counted, value, pred", [(0, True, False, "gt"), (0, False, True, "lt"),
+                                                        (1, True, True, "gt"), (1, False, False, "lt")])
+@pytest.mark.parametrize("shape, warps, layout", [r for r in SHAPES if len(r[0]) == 2])
+def test_extremes(shape, warps, layout, axis, counted, value, pred):
+    k = extremes(layout, axis, warps, (T.fp32, T.bf16, T.fp16)[(axis + warps // 4) % 3], counted, value, pred)
+    same(*k.run())
+
+
+@quick
+@given(layouts((8, 16)), st.sampled_from([0, 1]), st.booleans(), st.booleans(), st.integers(0, 9))
+def test_extremes_of_random_layouts(layout, axis, counted, value, seed):
+    k = extremes(layout, axis, 2, T.fp32, counted, value, "gt")
+    same(*k.run(assemble=False, policy="random", seed=seed))
 
 
 def test_two_folds_share_scratch():

@@ -10,6 +10,7 @@ from tilejit.ir.types import elem_of, fp32
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.convert import choose, shuffle
 from tilejit.ptx.emit import Emitter, emits, reg_class
+from tilejit.ptx.extreme import extreme, firsts
 from tilejit.ptx.pack import load_shared, store_shared
 
 #: Multiply-adds of a sum of products side by side, so that none waits for the one ahead.
@@ -57,32 +58,41 @@ def _reduce(e: Emitter, op: Op) -> None:
     axis = op.attrs["axis"]
     layout = separate(op)
     result = layout.reduce(axis)
-    columns = _in_thread(e, op, axis)
-    for i, basis in enumerate(layout.bases_of("lane")):
-        if basis[axis]:
+    lanes = [i for i, b in enumerate(layout.bases_of("lane")) if b[axis]]
+    if name := extreme(op):
+        alone = all(b[axis] or not any(b) for b in layout.bases_of("lane"))
+        columns = firsts(e, op, name, _columns(e, op, axis), lanes, alone)
+    else:
+        columns = _in_thread(e, op, axis)
+        for i in lanes:
             columns = _across_lanes(e, op, columns, i)
     first = op.operands[0].tile
     bits = warp_bits(first, axis, op.attrs.get("ctas", 1))
     if bits:
-        columns = _across_warps(e, op, columns, bits)
+        columns = _across_warps(e, op, columns, bits, name)
     # Registers of the result in order: the fold above kept them by result coordinate.
     assert len(columns) == result.num_registers
     for i, res in enumerate(op.results):
         e.set(res, [c[i] for c in columns])
 
 
-def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
+def _columns(e: Emitter, op: Op, axis: int) -> list[list[tuple[int, list[str]]]]:
+    """What a thread has to fold for each register of the result, and in which registers."""
     layout = op.operands[0].layout
     result = layout.reduce(axis)
-    groups: dict[tuple[int, ...], list[list[str]]] = {}
+    groups: dict[tuple[int, ...], list[tuple[int, list[str]]]] = {}
     lists = [e.get(v) for v in op.operands]
     seen: set[tuple[int, ...]] = set()
     for r, at in enumerate(layout.registers()):
         if at in seen:
             continue  # a copy of an element that is already in the fold
         seen.add(at)
-        groups.setdefault((*at[:axis], *at[axis + 1:]), []).append([regs[r] for regs in lists])
-    out = [groups[at] for at in result.registers()]
+        groups.setdefault((*at[:axis], *at[axis + 1:]), []).append((r, [regs[r] for regs in lists]))
+    return [groups[at] for at in result.registers()]
+
+
+def _in_thread(e: Emitter, op: Op, axis: int) -> list[list[str]]:
+    out = [[regs for _, regs in items] for items in _columns(e, op, axis)]
     if (sums := _sums(e, op)) is not None:
         out = [sums(items) for items in out]
     while any(len(items) > 1 for items in out):
@@ -131,7 +141,7 @@ def _across_lanes(e: Emitter, op: Op, columns: list[list[str]], bit: int) -> lis
     return folded
 
 
-def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int]) -> list[list[str]]:
+def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int], name: str) -> list[list[str]]:
     """One of the copies writes. Of 32 warps' each lane reads one: 16 bytes for all would take four cycles."""
     p = e.p
     t, layout = op.operands[0].tile, op.operands[0].layout
@@ -156,8 +166,11 @@ def _across_warps(e: Emitter, op: Op, columns: list[list[str]], bits: list[int])
     home = p.new("b32", "and.b32", e.role.warp, keep)
     out: list[list[str]] = []
     rows = []
-    if lanes * count == 1 and bits == [0, 1, 2, 3, 4]:
-        out = [_read(e, op, p.new("b32", "or.b32", home, e.role.lane), starts, 0)]
+    if lanes * count == 1 and bits == [0, 1, 2, 3, 4][:len(bits) if name else 5]:
+        mine = p.new("b32", "and.b32", e.role.lane, (1 << len(bits)) - 1)
+        out = [_read(e, op, p.new("b32", "or.b32", home, mine), starts, 0)]
+        if name:
+            return firsts(e, op, name, [[(0, out[0])]], bits, True)
         for bit in bits:
             out = _across_lanes(e, op, out, bit)
         return out
