@@ -5,10 +5,7 @@ from __future__ import annotations
 
 def reconvergence(count: int, targets: dict[int, tuple[int, ...]], exits: set[int],
                   falls: set[int]) -> dict[int, int]:
-    """Branch -> the instruction at which its lanes meet again, -1 for none.
-
-    `targets`: a branch's jump targets. Branches outside `falls` (unconditional) and `exits` do not fall through.
-    """
+    """Branch -> the instruction at which its lanes meet again, -1 for none."""
     leaders = {0} | {t for ts in targets.values() for t in ts if t < count}
     leaders |= {pc + 1 for pc in (*targets, *exits) if pc + 1 < count}
     starts = sorted(leaders)

@@ -24,10 +24,7 @@ def targets(c: Cluster, s: Site, cta: int, mask: int | None) -> list[int]:
 def load_op(c: Cluster, s: Site, lane: int, kind: str, place: tuple[int, int], barrier: tuple[int, int],
             ctas: list[int], count: int, fetch: Any, source: tuple[np.ndarray, int], swizzle: int = 0,
             inner: int = 16, multicast: bool = False, source_cta: int | None = None, reduces: bool = False) -> None:
-    """Start a copy into shared memory that completes on an mbarrier (at the same offset in every target).
-
-    `source`: (starts, bytes of each) for listeners, in shared memory of CTA `source_cta` or global.
-    """
+    """Start a copy into shared memory that completes on an mbarrier (at the same offset in every target)."""
     op = AsyncOp(c.launch.next_op(), kind, [], [])
 
     def perform() -> None:

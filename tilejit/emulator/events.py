@@ -15,8 +15,7 @@ class WarpId(NamedTuple):
 
 
 class Listener:
-    """`program` is set before the first event. Without `accesses`, `access`, `register_touch`, `uninitialised` and
-    `diverged` are not told, and the machine runs nearly at full speed."""
+    """`program` is set before the first event."""
 
     accesses = True
 

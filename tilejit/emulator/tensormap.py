@@ -109,11 +109,7 @@ def check(m: TensorMap) -> TensorMap:
 def encode_tensor_map(address: int, dtype_name: str, shape: tuple[int, ...], strides_elems: tuple[int, ...],
                       box: tuple[int, ...], swizzle: int, fill: str = "zero",
                       elem_strides: tuple[int, ...] | None = None, interleave: int = 0) -> bytes:
-    """The 128 bytes of a tensor map, from arguments outermost first (as `ptx.metadata.TensorMapParam`).
-
-    Strides are in elements and the last must be 1; box and swizzle (bytes: 0, 32, 64, 128) as for the driver. Raises
-    EmulatorError for what the driver would refuse.
-    """
+    """The 128 bytes of a tensor map, from arguments outermost first (as `ptx.metadata.TensorMapParam`)."""
     if dtype_name not in ELEMENTS:
         raise EmulatorError(f"tensor map: no element type {dtype_name!r}; there are {sorted(ELEMENTS)}")
     if strides_elems and strides_elems[-1] != 1:

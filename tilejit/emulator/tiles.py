@@ -147,8 +147,7 @@ def read_shared(c: Cluster, cta: int, offset: int, count: int, swizzle: int,
 
 
 def coordinates(c: Cluster, s: Site, at: Address, lane: int, m: TensorMap, write: bool) -> list[int]:
-    """Signed tensor coordinates, innermost first. The box starts at a multiple of 16 bytes, stores not before the
-    tensor: else an illegal instruction on Hopper."""
+    """Signed tensor coordinates, innermost first."""
     found = [signed32(c.value(s.warp, reg, lane, 32)) for reg in at.coords]
     if found[0] * m.elem_bytes % 16:
         raise c.stop("misaligned", f"the innermost coordinate {found[0]} of {m.elem_bytes}-byte elements: a box must "

@@ -49,8 +49,7 @@ Action = Ran | Start | Arrive | Wait | Drain
 
 @dataclass
 class Op:
-    """For wgmma `macs`, `width`: an operand's bits. `gates`: phases that it completes transactions of; `slot`: its
-    barrier, or for wgmma the one its warpgroup waited for last."""
+    """For wgmma `macs`, `width`: an operand's bits."""
 
     kind: str
     cta: int

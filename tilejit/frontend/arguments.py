@@ -9,8 +9,7 @@ from tilejit.ir.types import Type
 
 @dataclass(frozen=True)
 class Param:
-    """A run-time argument: its type, what is known to divide it (bytes for pointers, rows without TMA), its sign.
-    `padding` of block loads; `ragged`: rows may end within 16 bytes; `most`: a power of two it is at most, or 0."""
+    """A run-time argument: its type, what is known to divide it (bytes for pointers, rows without TMA), its sign."""
 
     type: Type
     divisible: int = 1

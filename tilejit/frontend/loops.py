@@ -112,11 +112,7 @@ class Loops(Branches):
     # -- what a loop carries --
     def _settle(self, node: ast.For | ast.While, names: list[str], lost: dict[str, Undefined],
                 build: Callable[[Carried, dict[str, Undefined]], list[Value]]) -> Exit | None:
-        """Build a loop that assigns `names`, and bind them to what they are after it.
-
-        While `build` names what cannot be carried as an iteration leaves it, it builds again, with that opened or
-        undefined.
-        """
+        """Build a loop that assigns `names`, and bind them to what they are after it."""
         start, mark, opened = self.env, len(self.b.block.ops), self.opened.setdefault(id(node), Opened())
         early = [BROKE, *((RETURNED, RESULT) if returns(node.body) else ())] if breaks(node.body) else []
         outer = {n: start[n] for n in (BROKE, RETURNED, RESULT, COUNTER) if n in start}

@@ -101,8 +101,7 @@ class Enclosing(Mapping[str, Any]):
 
 
 class KernelSource:
-    """Parsed on first use; with `replaced`, that text stands in place of its own. Raises CompilationError if Python
-    cannot show the source (a REPL or `exec`)."""
+    """Parsed on first use; with `replaced`, that text stands in place of its own."""
 
     def __init__(self, fn: Callable[..., Any], replaced: str | None = None):
         self.fn, self.name, self.replaced = fn, fn.__name__, replaced

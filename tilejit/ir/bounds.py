@@ -7,7 +7,7 @@ from tilejit.ir.types import DType, elem_of
 
 def bounds(v: Value, depth: int = 10, known: dict[tuple[Value, int], tuple[int, int]] | None = None) -> tuple[int, int]:
     """The least and the greatest that any element of an integer value can be; sums and products that may wrap can be
-    anything of their type. `known`: the same of values, to a depth, that are met again."""
+    anything of their type."""
     known = {} if known is None else known
     if (v, depth) in known:
         return known[v, depth]

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """A result of an op or an argument of a block, named after the user's variable if there is one.
-
-    `tile`, `buffer` and so on are the type where it is of that kind, `maker` is the op of a result.
-    """
+    """A result of an op or an argument of a block, named after the user's variable if there is one."""
 
     __slots__ = ("type", "op", "index", "name")
 
@@ -141,10 +138,7 @@ class Block:
 
 class Function:
     """A kernel: `body.args` are its parameters, `arg_attrs[i]` what is known of each (`divisible`: 16, `nonnegative`:
-    true).
-
-    `attrs` holds num_warps, num_stages and what passes decide.
-    """
+    true)."""
 
     __slots__ = ("name", "body", "arg_attrs", "attrs", "loc")
 

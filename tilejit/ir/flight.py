@@ -131,8 +131,7 @@ class _Walker:
 
 def follow(fn: Function, visit: Visit) -> None:
     """Call `visit(op, products in flight before it)` for every op outside of regions of folds; several times in loops,
-    the last time with all that may be in flight. `visit` may set the `pending` of a wait.
-    """
+    the last time with all that may be in flight."""
     _Walker(visit).block(fn.body, {})
 
 

@@ -36,10 +36,7 @@ def constant(value: float | bool, t: Scalar) -> Array:
 
 
 def _to_odd_fp32(x: Array) -> Array:
-    """float64 to float32, rounded to odd, so that a second rounding to 16 or 8 bits is exact.
-
-    Boldo and Melquiond, 'Emulation of FMA and correctly rounded sums' (IEEE TC 2008).
-    """
+    """float64 to float32, rounded to odd, so that a second rounding to 16 or 8 bits is exact."""
     f = x.astype(np.float32)
     back = f.astype(np.float64)
     even = (f.view(np.uint32) & 1) == 0
@@ -220,10 +217,7 @@ PARTS: dict[str, tuple[str, tuple[tuple[int, int], ...]]] = {
 
 
 def split_parts(x: Array, elem: str, count: int) -> list[Array]:
-    """fp32 numbers as sums of `count` numbers of a narrower type, largest first, as float64.
-
-    A part of tf32 is what tensor cores read of a number; one of bf16 is the nearest.
-    """
+    """fp32 numbers as sums of `count` numbers of a narrower type, largest first, as float64."""
     parts = []
     for _ in range(count):
         part = tf32_truncate(x) if elem == "tf32" else x.astype(np_dtype(DTYPES[elem])).astype(np.float32)

@@ -22,10 +22,7 @@ class Target:
 
     def programs(self, threads: int, registers: int, shared: int) -> int:
         """Blocks of so many threads, registers a thread and bytes of shared memory that a multiprocessor has room for
-        at once.
-
-        Registers are given out to warps in units of 256; a block takes 1 KiB more shared memory.
-        """
+        at once."""
         warps = -(-threads // 32)
         return min(2048 // (32 * warps), 32, (self.shared_bytes + 1024) // (shared + 1024),
                    65536 // (warps * (-(-max(1, registers) * 32 // 256) * 256)))
@@ -48,10 +45,7 @@ def target_of(fn: Function) -> Target:
 
 
 def product_unit(target: Target, warps: int, m: int, n: int, k: int, elem_bytes: int) -> str:
-    """What computes an m x n x k product over `warps` warps: "wgmma" if it can, else "mma" (mma.sync).
-
-    wgmma takes warpgroups of 4 warps with 64 rows and 8 columns or more each, and 32 bytes of K a step.
-    """
+    """What computes an m x n x k product over `warps` warps: "wgmma" if it can, else "mma" (mma.sync)."""
     if not target.hopper or warps % 4 or m % 64 or k * elem_bytes % 32 or elem_bytes > 4:
         return "mma"
     split_n = max(1, warps // 4 // (m // 64))

@@ -86,8 +86,7 @@ fp8e4b8, fp8e5b16, void = OtherDType("fp8e4b8"), OtherDType("fp8e5b16"), OtherDT
 
 @dataclass(frozen=True, repr=False)
 class Ptr(Predicates):
-    """A 64-bit global address of elements of type `elem`; `const` (while a kernel is built): not to be written.
-    `address_space` is Triton's: 1, there is no other."""
+    """A 64-bit global address of elements of type `elem`; `const` (while a kernel is built): not to be written."""
 
     elem: Scalar
     address_space: int = 1
@@ -156,10 +155,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Desc:
-    """A view of a global tensor that is read and written in blocks of `block_shape` (outermost first).
-
-    What is loaded of `elem` tf32 is fp32, rounded to it.
-    """
+    """A view of a global tensor that is read and written in blocks of `block_shape` (outermost first)."""
 
     elem: DType
     block_shape: tuple[int, ...]

@@ -77,10 +77,7 @@ def own_strips(layout: LinearLayout, ctas: int) -> LinearLayout:
 
 
 def beside(layout: LinearLayout, dim: int, ctas: int) -> LinearLayout:
-    """A layout of one CTA's warps as that of a tile of which every CTA holds as much along a dimension.
-
-    Raises ValueError where strips would have less than the 16 columns of a fragment.
-    """
+    """A layout of one CTA's warps as that of a tile of which every CTA holds as much along a dimension."""
     shape = tuple(n * ctas if d == dim else n for d, n in enumerate(layout.shape))
     if strip(shape[dim], ctas) < 16:
         raise ValueError(f"{shape[dim]} columns do not divide over {ctas} CTAs in strips of at least 16")

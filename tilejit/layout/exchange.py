@@ -10,10 +10,7 @@ from tilejit.layout.linear import Basis, LinearLayout
 
 @dataclass(frozen=True)
 class Parts:
-    """How a tile of 4-byte elements that every CTA has a part of (`source`) becomes one that they divide (`result`).
-
-    Both layouts count all CTAs' warps; lanes hold the same in both.
-    """
+    """How a tile of 4-byte elements that every CTA has a part of (`source`) becomes one that they divide (`result`)."""
 
     source: LinearLayout
     result: LinearLayout

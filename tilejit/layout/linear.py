@@ -190,10 +190,7 @@ class LinearLayout:
 
     @_remembered
     def part(self, axis: int, size: int) -> LinearLayout:
-        """The layout of each of the equal parts of `size` elements (a power of two) along a dimension.
-
-        Raises ValueError unless register bits of their own choose between the parts.
-        """
+        """The layout of each of the equal parts of `size` elements (a power of two) along a dimension."""
         def chooses(b: Basis) -> bool:
             return b[axis] >= size
 

@@ -61,10 +61,7 @@ def slot_offset(buffer: Slot, coords: tuple[int, ...]) -> int:
 
 
 def widest_swizzle(shape: tuple[int, ...], elem_bytes: int, fastest: int) -> int:
-    """The widest swizzle span that the fastest dimension of a tile fills: 128, 64, 32 bytes or none.
-
-    Tiles of fewer than eight rows are not swizzled: the pattern repeats every eight rows.
-    """
+    """The widest swizzle span that the fastest dimension of a tile fills: 128, 64, 32 bytes or none."""
     rows = 1
     for d, n in enumerate(shape):
         rows *= 1 if d == fastest else n

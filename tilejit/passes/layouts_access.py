@@ -121,8 +121,7 @@ class Accesses:
 
     def turned(self, op: Op, held: LinearLayout | None) -> LinearLayout | None:
         """The layout of a store nearest to its value's in which threads write whole vectors: lanes with a vector's
-        neighbours exchange them for other registers. None where they cannot, or hold vectors.
-        """
+        neighbours exchange them for other registers."""
         if op.name != "store" or held is None or held.odd_dims or held.rank < 2 or held.zero_bits("lane"):
             return None
         t, dim = op.operands[0].tile, fastest(op, self.facts)
@@ -199,9 +198,7 @@ def fastest(op: Op, facts: Facts) -> int:
 
 
 def access_width(op: Op, facts: Facts, dim: int, ragged: bool = False) -> int:
-    """Elements per instruction along `dim`; atomics go one by one, unless reductions take vectors. `ragged`: as many as
-    addresses allow, where a mask that ends among them would leave less than 4 bytes.
-    """
+    """Elements per instruction along `dim`; atomics go one by one, unless reductions take vectors."""
     elem = elem_of(op.operands[0].type)
     assert isinstance(elem, Ptr)
     if "atomic" in op.define.traits and not op.attrs.get("unread"):
@@ -251,10 +248,7 @@ def mark_reductions(fn: Function) -> None:
 
 
 def set_vectors(fn: Function, facts: Facts) -> None:
-    """`vec` of loads and stores: elements per instruction in their final layout; `runs` of compares.
-
-    `facts` are from before conversions, whose facts are added.
-    """
+    """`vec` of loads and stores: elements per instruction in their final layout; `runs` of compares."""
     products = any(op.name == "dot" for op in listed(fn.body))
     for op in listed(fn.body):
         if op.name == "convert":

@@ -44,10 +44,7 @@ def _split(block: Block, size: dict[Op, int], table: dict[Value, list[tuple[Op, 
 
 
 def merge_copies(block: Block, seen: dict[tuple, Value], mapping: dict[Value, Value]) -> None:
-    """Give equal pure ops (same operands, attributes and layouts) one result; inner blocks see outer ones.
-
-    `seen`: values of the blocks around by what they are; `mapping`: replaced values.
-    """
+    """Give equal pure ops (same operands, attributes and layouts) one result; inner blocks see outer ones."""
     kept: list[Op] = []
     here: list[tuple] = []
     for op in block.ops:

@@ -296,10 +296,7 @@ class _Lowering:
 
     def pointers(self, b: Builder, parts: _Parts, block: tuple[int, ...], offsets: list[Value],
                  first: Value | None = None) -> tuple[Value, Value]:
-        """The block's pointer tile and in-bounds mask; `first`: of columns from that one on.
-
-        The block's corner is added to the base as a scalar: only ranges vary inside the tile.
-        """
+        """The block's pointer tile and in-bounds mask; `first`: of columns from that one on."""
         corner, tile, mask = parts.base, None, None
         for axis, size in enumerate(block):
             off, lane, limit = offsets[axis], b("arange", start=0, end=size), parts.shape[axis]

@@ -25,9 +25,7 @@ class Group:
         self.down: bool | None = None  # whether chunks go from the last one to the first; None: no matter
 
     def problem(self, elements: int, dims: Sequence[int]) -> str:
-        """Why they cannot go through a loop of so many elements a chunk, along any dimension, or ""; sets `count`.
-        Scans that carry something from chunk to chunk are the second choice.
-        """
+        """Why they cannot go through a loop of so many elements a chunk, along any dimension, or ""; sets `count`."""
         first = "" if self.roots else "nothing is stored"
         for self.carries in (False, True):
             for d in dims if self.roots else ():

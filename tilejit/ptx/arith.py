@@ -49,10 +49,7 @@ def literal(value: int | float | bool, t: DType | Ptr) -> str:
 
 
 def each(e: Emitter, op: Op, make: Callable[..., str]) -> None:
-    """Set the result to make(a, b, ...) for every register; equal inputs are done once, those without names not.
-
-    `make` must not depend on the names of its operands (`Ptx.repeat`).
-    """
+    """Set the result to make(a, b, ...) for every register; equal inputs are done once, those without names not."""
     every = list(zip(*[e.values[v] for v in op.operands]))
     if len(every) == 1:
         e.values[op.results[0]] = [make(*every[0])]

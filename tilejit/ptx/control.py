@@ -49,9 +49,7 @@ def carried(e: Emitter, init: Value, arg: Value) -> None:
 
 def advance(e: Emitter, args: list[Value], nexts: list[Value], kept: Sequence[Collection[int]] = (),
             more: Sequence[tuple[Type, str, str]] = (), body: Body | None = None) -> None:
-    """Write the next carried values into the registers of `args`; of those that `kept` names, if it does. more: what
-    else moves at once. body: in whose text they may be made where they are carried.
-    """
+    """Write the next carried values into the registers of `args`; of those that `kept` names, if it does."""
     kept = kept or [range(len(e.get(a))) for a in args]
     pairs = [(a.type, e.get(a)[i], e.get(v)[i]) for a, v, which in zip(args, nexts, kept) for i in which] + [*more]
     there = body.settle([(dst, src) for _, dst, src in pairs]) if body else set()

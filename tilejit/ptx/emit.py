@@ -215,10 +215,7 @@ class Emitter:
         return coords[key]
 
     def owner(self, layout: LinearLayout) -> str | None:
-        """Predicate: this thread is the first of those that hold the same elements; None if all differ.
-
-        A layout for one CTA's warps asks for the first in its own CTA.
-        """
+        """Predicate: this thread is the first of those that hold the same elements; None if all differ."""
         owners = self.role.known.owners
         if layout not in owners:
             local = self.role.local_warp and layout.in_bits("warp") == self.role.warp_bits
@@ -259,11 +256,7 @@ class Emitter:
         self.role.known.mark = len(self.p.lines)
 
     def bit_sum(self, parts: list[tuple[str, list[int]]]) -> str:
-        """Xor over parts (register, bases) of bases[i] for every set bit i of the register.
-
-        Runs of bits whose bases double become one shift and mask; lanes' runs go on in warps', where both are bits of
-        the thread's index.
-        """
+        """Xor over parts (register, bases) of bases[i] for every set bit i of the register."""
         p, terms, role = self.p, [], self.role
         if role.by_thread and [src for src, _ in parts] == [role.lane, role.warp]:
             lanes, warps = (bases for _, bases in parts)

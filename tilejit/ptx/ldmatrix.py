@@ -14,8 +14,7 @@ from tilejit.ptx.smem import accesses
 def load_tile(e: Emitter, t: Tile, buffer: Buffer, base: str, at: tuple[int, ...] | None = None,
               pairs: bool = False) -> list[str]:
     """The registers of a tile in a slot at shared address `base`, from `at` on, in multiples of its sizes (`pairs`: see
-    `pack.unpack`). The whole warp must come here together.
-    """
+    `pack.unpack`)."""
     regs = e.fresh(t)
     assert t.layout is not None
     reader = None if pairs else MatrixReader.of(e, t, buffer, base, at)
@@ -38,8 +37,7 @@ def load_tile(e: Emitter, t: Tile, buffer: Buffer, base: str, at: tuple[int, ...
 
 def store_tile(e: Emitter, t: Tile, regs: list[str], buffer: Buffer, base: str, owner: str | None) -> None:
     """Write a tile to a slot at shared address `base`; `owner`: the threads that do, of those that hold the same
-    elements. The whole warp must come here together.
-    """
+    elements."""
     assert t.layout is not None
     found = _split(t, buffer) if e.target.hopper else None
     if found is None or t.layout.zero_bits("lane") or t.layout.zero_bits("register"):

@@ -95,10 +95,8 @@ def _fragments(layout: LinearLayout) -> tuple[tuple[tuple[int, ...], tuple[int, 
 
 
 class _Words:
-    """An operand as registers of 32 bits (64 for fp64), by the coordinates of their first element in lane 0 of warp 0.
-
-    Those of a slot are read when they are first asked for, so that few are alive.
-    """
+    """An operand as registers of 32 bits (64 for fp64), by the coordinates of their first element in lane 0 of warp
+    0."""
 
     def __init__(self, e: Emitter, v: Value, accumulator: LinearLayout, index: int):
         t = v.type

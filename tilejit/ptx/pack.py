@@ -31,10 +31,7 @@ def words(e: Emitter, elem: Scalar, regs: list[str]) -> list[str]:
 
 
 def unpack(e: Emitter, elem: Scalar, packed: list[str], regs: list[str], pairs: bool = False) -> None:
-    """The inverse of `words`, into given registers (int8 sign-extended, other 8-bit zero-extended).
-
-    With `pairs` two 8-bit elements stay in the register of the first.
-    """
+    """The inverse of `words`, into given registers (int8 sign-extended, other 8-bit zero-extended)."""
     p = e.p
     if elem.bits == 16:
         for i, word in enumerate(packed):

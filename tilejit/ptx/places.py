@@ -10,10 +10,7 @@ from tilejit.layout.linear import LinearLayout
 
 
 def renamed(src: LinearLayout, dst: LinearLayout, op: Op) -> tuple[int, ...]:
-    """For each register of dst, the register of src that holds the same element in the same thread.
-
-    Both have the same shape. The layout pass inserts `convert` where this is not possible.
-    """
+    """For each register of dst, the register of src that holds the same element in the same thread."""
     if src.bases_of("lane") != dst.bases_of("lane") or src.bases_of("warp") != dst.bases_of("warp"):
         raise CompilationError(f"{op.name}: threads hold other elements after than before: {src} -> {dst}",
                                op.loc)

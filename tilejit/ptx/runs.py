@@ -92,8 +92,7 @@ def parts(e: Emitter, v: Value) -> Callable[[Sequence[int]], list[str]]:
 
 
 def prepared(e: Emitter, values: list[Value], pinned: bool = False) -> Callable[[Sequence[int]], list[list[str]]]:
-    """A function that emits what computes some registers of values of one layout, through the run.
-    pinned: the assembler shall not begin with it any earlier (docs/modules.md)."""
+    """A function that emits what computes some registers of values of one layout, through the run."""
     wanted = set(values)
     for v in reversed(e.run):
         if v in wanted and v not in e.values:

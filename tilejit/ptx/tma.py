@@ -33,10 +33,7 @@ def tma_box(buffer: Buffer) -> tuple[int, ...]:
 
 
 def in_blocks(buffer: Buffer, desc: Value) -> Buffer:
-    """The same bytes with the dimensions of the descriptor's block, of which the tile may have merged the first.
-
-    Where those are 1 the buffer may hold some of the block's rows only: a CTA's, or a warpgroup's.
-    """
+    """The same bytes with the dimensions of the descriptor's block, of which the tile may have merged the first."""
     rank = len(desc.desc.block_shape)
     if rank == len(buffer.shape):
         return buffer

@@ -133,10 +133,7 @@ class CompiledKernel:
 
 def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
                    meanwhile: Callable[[], Any] = lambda: None) -> CompiledKernel:
-    """Compile one specialisation, or find it on disk. `meanwhile` is called while the assembler runs.
-
-    Raises CompilationError at the user's line, AssemblyError for PTX that ptxas refuses.
-    """
+    """Compile one specialisation, or find it on disk."""
     settings = knobs.current()
     stages = Stages(source.name, settings)
     if stages.active or settings.always_compile:
@@ -315,10 +312,7 @@ def annotated(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 
 
 def _given(path: Path, see: Callable[[str, Function], Function] | None) -> Callable[[str, Function], Function]:
-    """Puts the text of a file in the place of what the compiler annotated.
-
-    Raises CompilationError for a text that is no tile IR or another kernel's, VerificationError for a broken rule.
-    """
+    """Puts the text of a file in the place of what the compiler annotated."""
     from tilejit.ir.text import parse_function
     from tilejit.ir.verify import verify
 

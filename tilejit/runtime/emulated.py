@@ -22,10 +22,7 @@ class Emulated:
 
 
 def emulated(what: str, kernel: Kernel, grid: Any, args: tuple, constants: dict[str, Any]) -> Emulated:
-    """Bind `kernel[grid](*args, **constants)` for the function named `what`.
-
-    Raises LaunchError for arguments that do not fit or are not in host memory, CompilationError as a launch does.
-    """
+    """Bind `kernel[grid](*args, **constants)` for the function named `what`."""
     choose = getattr(kernel, "choose", None)  # autotuned, or with heuristics: the kernel's own call
     if choose is not None:
         kernel, args, constants = choose(grid, args, constants)

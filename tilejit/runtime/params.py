@@ -67,11 +67,7 @@ class NotForTMA(LaunchError):
 
 
 class Packer:
-    """The parameters of one compiled kernel.
-
-    `at`: names to places in the flat tuple, `address`: places of arrays to readers. Threads share it, with a frame
-    for each launch.
-    """
+    """The parameters of one compiled kernel."""
 
     def __init__(self, params: tuple[Param, ...], at: Mapping[str, int], address: Mapping[int, Reader],
                  encode: Encoder):

@@ -87,9 +87,7 @@ def _watcher() -> type:
 
 
 def bound(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Callable[[], Any]:
-    """A function that makes the launches of one call again, in the same arrays, and returns the same. What was
-    allocated stays; zeros are zeros again. Raises LaunchError for a call that cannot be repeated.
-    """
+    """A function that makes the launches of one call again, in the same arrays, and returns the same."""
     with Recorder() as recorder:
         result = fn(*args, **kwargs)
     if recorder.refused:

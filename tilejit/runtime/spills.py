@@ -19,11 +19,7 @@ Assembled = tuple[str, bytes, Resources, Union[Record, None]]
 
 
 def assembled(ptx: str, meta: KernelMetadata, meanwhile: Callable[[], Any]) -> Assembled:
-    """The text that was kept, its cubin and resources, and a record of a changed text. One that sets its own registers
-    or programs is kept.
-
-    Raises AssemblyError at the user's line.
-    """
+    """The text that was kept, its cubin and resources, and a record of a changed text."""
     cubin, resources = ptxas.assemble(ptx, meta.target, meanwhile)
     if resources.spill_stores and WISH in ptx:
         ptx = _without_wishes(ptx)

@@ -19,10 +19,7 @@ class Stages:
         return bool(self.dump or self.override)
 
     def __call__(self, name: str, fn: Function) -> Function:
-        """Show a stage in tile IR; returns it, or what replaces it.
-
-        Raises CompilationError for a text that is no tile IR, VerificationError for one that breaks a rule of it.
-        """
+        """Show a stage in tile IR; returns it, or what replaces it."""
         from tilejit.ir.text import parse_function
         from tilejit.ir.verify import verify
 

@@ -33,10 +33,7 @@ def library() -> Any:
 @lru_cache(maxsize=4096)
 def kernel_operator(number: int, count: int, keywords: tuple, kinds: tuple, dtypes: tuple) -> str:
     """The name (in `torch.ops.tilejit`) of the operator for launches of a kernel or tuner with `count` positional
-    arguments and these keywords, of these kinds (`traced._take`) and dtypes of tensors.
-
-    Raises ArgumentError for a call that does not fit the kernel's signature.
-    """
+    arguments and these keywords, of these kinds (`traced._take`) and dtypes of tensors."""
     target = targets[number]
     kernel = target.kernel
     if target is kernel:

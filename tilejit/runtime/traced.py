@@ -24,10 +24,7 @@ def number_of(target: Any) -> int:
 
 
 def launch(target: Any, grids: Any, args: tuple, kwargs: Mapping[str, Any]) -> None:
-    """Put a launch of a kernel (or of what tunes one) into torch's graph; `grids` is flat, three numbers a grid.
-
-    Raises LaunchError for arguments that no operator can take.
-    """
+    """Put a launch of a kernel (or of what tunes one) into torch's graph; `grids` is flat, three numbers a grid."""
     torch = sys.modules["torch"]
     kernel = target.kernel
     kinds: list[Any] = []

@@ -19,9 +19,7 @@ JOINED = 3
 
 
 def annotate(fn: Function) -> Function:
-    """A copy of the function with the times of overlapped loops; the function itself where there is none.
-
-    `products_ahead=False` leaves loops as they are; `ping_pong` asks for that."""
+    """A copy of the function with the times of overlapped loops; the function itself where there is none."""
     overlaps, groups = fn.attrs.get("products_ahead") is not False, fn.attrs["num_warps"] // 4
     ping_pong = bool(fn.attrs.get("ping_pong")) and groups > 1
     loops = [op for op in listed(fn.body) if op.name == "for" and (overlaps or ping_pong)]

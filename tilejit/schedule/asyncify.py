@@ -176,8 +176,7 @@ def _bytes(fill: Op) -> int:
 
 
 def _await_late(fill: Op) -> None:
-    """Move the await behind a fill to its slots' first reader: what stands between runs while the copies arrive. Not
-    past wgmma: a wait among them makes the assembler wait for each."""
+    """Move the await behind a fill to its slots' first reader: what stands between runs while the copies arrive."""
     block = fill.block
     at = block.ops.index(fill) + 1
     end = at + 1 + (block.ops[at + 1].name == "fence_async")

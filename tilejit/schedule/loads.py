@@ -47,9 +47,7 @@ def shared_operand(v: Value) -> tuple[Op, bool] | None:
 
 
 def reads_slot(dot: Op, index: int) -> Op | None:
-    """The load whose slot a dot operand can be read from in place, by wgmma or by ldmatrix, or None.
-
-    8- and 32-bit operands must be K-major (PTX ISA, wgmma and ldmatrix: transposes exist for 16-bit types only)."""
+    """The load whose slot a dot operand can be read from in place, by wgmma or by ldmatrix, or None."""
     found = shared_operand(dot.operands[index])
     if found is None:
         return None

@@ -21,8 +21,8 @@ def may_issue_ahead(fn: Function) -> list[Op]:
 
 
 def find_products_ahead(fn: Function) -> tuple[dict[Op, set[Op]], int]:
-    """The loops whose products may be issued ahead, with what that takes: stage 0; registers of a thread that computes.
-    Loads get the names that `decide` gives."""
+    """The loops whose products may be issued ahead, with what that takes: stage 0; registers of a thread that
+    computes."""
     found: dict[Op, set[Op]] = {}
     loops = may_issue_ahead(fn)
     if not loops:

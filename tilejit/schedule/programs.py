@@ -15,8 +15,7 @@ ENOUGH = 2
 
 
 def without_producer(fn: Function) -> Function:
-    """A copy that is to be `inline` where that makes room for one more program; else the function itself. Kernels that
-    say which form, leave depths open (rings take all of shared memory) or walk tiles stay as they are."""
+    """A copy that is to be `inline` where that makes room for one more program; else the function itself."""
     loops = [op for op in fn.body.ops if op.name == "for" and any(x.name == "dot" for x in listed(op.regions[0]))]
     warps, target = fn.attrs["num_warps"], target_of(fn)
     nested = any("loop" in x.define.traits for loop in loops for x in listed(loop.regions[0]))

@@ -8,8 +8,7 @@ from tilejit.ir.types import DType, elem_of, int1, int32
 
 
 class RowEnd:
-    """Where the row ends that ops work on. `bound`: what all masks compare the elements' index with; wide: whether a
-    value is a tile like the row, element for element."""
+    """Where the row ends that ops work on."""
 
     def __init__(self, ops: Iterable[Op], wide: Callable[[Value], bool]):
         self.wide = wide

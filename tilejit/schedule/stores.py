@@ -39,8 +39,7 @@ class Staging:
 
 
 def staging_of(op: Op, t: Tile, fn: Function, in_rounds: bool = False) -> Staging:
-    """in_rounds: every store goes through all slots a whole number of times. Raises ClusterError for a tile that the
-    CTAs of a cluster do not divide along one dimension of the block."""
+    """in_rounds: every store goes through all slots a whole number of times."""
     desc = op.operands[0].desc
     assert isinstance(t.elem, DType) and t.layout is not None
     ctas, shape, layout, cuts = fn.attrs.get("num_ctas", 1), t.shape, t.layout, Cuts()

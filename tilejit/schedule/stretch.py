@@ -16,8 +16,7 @@ STRIP, SINGLE = 16, 2
 
 
 class Stretch:
-    """What follows from a row in its block, from one op to another. back: the store that goes through the row's own
-    place; side_by_side: threads have several elements side by side of a row that begins anywhere."""
+    """What follows from a row in its block, from one op to another."""
 
     def __init__(self, block: Block, load: Op, stores: Sequence[Op], ctas: int, fuses: bool):
         self.block, self.load, self.stores, self.fuses = block, load, stores, fuses

@@ -50,8 +50,7 @@ def channels(fn: Function, ops: list[Op]) -> list[Channel]:
 
 def write_tickets(block: Block, rings: list[Channel], first: tuple[Value, Value], elected: bool = False,
                   skips: Mapping[str, Value] | None = None) -> None:
-    """Write the fills and awaits of a role, in place. `first`: the constants 0 and 1. elected: one thread runs all of
-    it. skips: how many tickets of a ring others take where such a value is made."""
+    """Write the fills and awaits of a role, in place."""
     zero, one = first
     ops: dict[str, list[Op]] = {}
     for op in listed(block):

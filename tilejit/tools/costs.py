@@ -31,11 +31,7 @@ def launch(kernel: Kernel, grid: Any, args: tuple, kwargs: dict[str, Any]) -> No
 
 
 def cost(call: Callable[..., Any], spend: tuple[float, float] = (25.0, 100.0)) -> float:
-    """What `call`, which launches (by another way if given one), costs.
-
-    On a GPU median milliseconds of `tilejit.testing.do_bench` (`spend`: warm-up and repetitions); in the emulator
-    `clocks`; in the evaluator 0.
-    """
+    """What `call`, which launches (by another way if given one), costs."""
     target = default_target()
     if target == "emulator":
         return float(call(clocks))

@@ -245,11 +245,7 @@ class Bound:
 
 
 class Trials:
-    """Configurations of one call, measured one after another in the other process; see `measure`.
-
-    bind(config) makes its launch; bound: that of one that works; hooked: hooks may change arrays; named: arrays that
-    hold the same before every launch.
-    """
+    """Configurations of one call, measured one after another in the other process; see `measure`."""
 
     def __init__(self, bind: Callable[[Any], Launched], bound: Bound, hooked: bool,
                  named: Sequence[str], within: float, spend: tuple[float, float], outputs: bool):

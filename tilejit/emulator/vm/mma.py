@@ -39,8 +39,7 @@ def single(x):
 
 @njit
 def sums(a, b, c, narrow: bool, form: int):
-    """float32[16, 8]: a[16, K] @ b[8, K].T + c[16, 8]. Products of fp8 are two of f16, first of the lower halves of all
-    32-bit registers, then of the upper ones; their sum is added to c by an ordinary addition."""
+    """float32[16, 8]: a[16, K] @ b[8, K].T + c[16, 8]."""
     out = np.empty((16, 8), np.float32)
     if not narrow:
         multiply(a, b, c, np.int64(WIDE), form, out)
@@ -65,8 +64,7 @@ def sums(a, b, c, narrow: bool, form: int):
 
 @njit
 def warp_mma(row, regs, pool) -> None:
-    """D = A * B + C for m16n8kK: FMT, SUB, IMM: formats of A, B, C and D; TARGET = K. The pool holds registers of D,
-    A, B, C; 32 / b consecutive k share one, lane % 4 selects the chunk."""
+    """D = A * B + C for m16n8kK: FMT, SUB, IMM: formats of A, B, C and D; TARGET = K."""
     fa, fb, fd, depth = row[k.FMT], row[k.SUB], row[k.IMM], row[k.TARGET]
     bits = 16 if fa == k.F16 or fa == k.BF16 else (32 if fa == k.TF32 else (64 if fa == k.F64 else 8))
     per = max(32 // bits, 1)  # elements of one register

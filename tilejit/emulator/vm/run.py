@@ -148,10 +148,7 @@ def leave(st, sp, split: int, pc: int, mask: int) -> None:
 
 @entry(types.int64(types.int64[::1], types.int64, types.int64), cache=True, nogil=True)
 def run(st, warp, split):
-    """Run a warp, split `split` (-1: any that is ready); returns why it stopped.
-
-    On R_EXTERNAL, ST_PC is the instruction, ST_MASK its active lanes, and the split stands after it.
-    """
+    """Run a warp, split `split` (-1: any that is ready); returns why it stopped."""
     nregs, wpc = st[k.ST_NREGS], st[k.ST_WARPS_PER_CTA]
     code = carray(as_int64(st[k.ST_CODE]), (1 << 40,))
     pool = carray(as_int32(st[k.ST_POOL]), (1 << 40,))
