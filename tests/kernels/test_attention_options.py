@@ -255,12 +255,12 @@ def test_heads_of_few_queries_in_8_bits(d: int) -> None:
 
 
 def test_parts_are_stored_from_registers() -> None:
-    """By vectors, by the threads that have rows that are there."""
-    k = attention_kernel.compile("desc<bf16[1x8x1x8x128]>", *["desc<bf16[1x128x1x128]>"] * 2,
+    """By vectors, by the threads that have rows that are there; few rows are columns of products."""
+    k = attention_kernel.compile("desc<bf16[1x1x1x8x128]>", *["desc<bf16[1x64x1x128]>"] * 2,
                                  Rows("*fp32:16", *["int32:16"] * 4), "*fp32", "int32", "int32:16", "fp32", "int32:16", "int32",
                                  Options(), GROUP=8, PACK=8, TAIL=False, SPLIT=1, PARTED=True, PERSISTENT=False,
-                                 TURNED=False, BM=64, BN=128, D=128, DV=128, num_warps=4)
-    assert "staged" not in k.report() and k.ptx.count("st.global.v4.b32") == 16
+                                 TURNED=False, BM=8, BN=64, D=128, DV=128, FEW=True, num_warps=4)
+    assert "staged" not in k.report() and k.ptx.count("st.global.v4.b32") == 2 and k.ptx.count("m64n8k16") == 16
 
 
 def test_parts_of_the_keys() -> None:

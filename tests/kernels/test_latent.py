@@ -35,9 +35,9 @@ def reference(q: np.ndarray, cache: np.ndarray, causal: bool, used: Any = None) 
     return np.einsum("bhqn,bnd->bqhd", p / total, cache[..., :512]), (np.log(total) + x.max(-1, keepdims=True))[..., 0]
 
 
-@pytest.mark.parametrize("parts, early", [(2, True), (64, True), (68, None)])
-def test_few_parts_are_weighed_by_an_early_launch(monkeypatch: pytest.MonkeyPatch, parts: int, early: Any) -> None:
-    """Where programs of all parts leave half of the multiprocessors (132 without a GPU) free."""
+@pytest.mark.parametrize("heads, parts, early", [(4, 68, True), (80, 33, True), (80, 34, None)])
+def test_few_parts_are_weighed_by_an_early_launch(monkeypatch: pytest.MonkeyPatch, heads: int, parts: int, early: Any) -> None:
+    """Where programs of few rows leave shared memory, or all parts half of the multiprocessors (132 without a GPU)."""
     said, launched = [], decode.combine_kernel
 
     class Recorded:
@@ -49,7 +49,7 @@ def test_few_parts_are_weighed_by_an_early_launch(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(decode, "combine_kernel", Recorded())
     with tilejit.knobs(target="evaluator"):
-        latent_attention(random(1, 1, 4, 576), random(1, 80 + parts, 576), parts=parts)
+        latent_attention(random(1, 1, heads, 576), random(1, 80 + parts, 576), parts=parts)
     assert said == [early]
 
 

@@ -25,8 +25,12 @@ from tilejit.kernels.attention.cases import (
 from tilejit.kernels.attention.forward_kernel import attention_kernel
 from tilejit.kernels.attention.scores import Rows
 
-#: Rows of a tile, one warpgroup's, and keys of a block: what follows the last one's arrival is waited for.
+#: Rows of a tile at most, one warpgroup's, and keys of a block: what follows the last one's arrival is waited for.
 ROWS, KEYS = 64, 64
+#: So many rows at most are columns of products instead, whose rows are keys and elements of values.
+FEW = 16
+#: Bytes of blocks of keys, and of values, that are under way: the next launch's programs find room beside.
+UNDER_WAY = 48 << 10
 #: Parts of the keys at most.
 PARTS = 128
 #: What takes as long as so many blocks of keys: a program's start and end, the launch that combines parts, and what
@@ -39,9 +43,7 @@ WEIGHED = 8192
 @tilejit.kernel
 def combine_kernel(parts, logs, out, lse, sinks, number, queries, heads, batches, d, batch_stride, row_stride,
                    head_stride, COUNT: tl.constexpr, PIECES: tl.constexpr, D: tl.constexpr):
-    """out, and lse if given, of so many parts [parts, batch, queries, heads, d] with logarithms [parts, batch, heads,
-    queries] of their sums, and sinks if given; COUNT: the next power of two. Programs (queries * PIECES, heads,
-    batches) with D elements each."""
+    """What parts sum up to (docs/modules.md)."""
     i, head, batch = tl.program_id(0) // PIECES, tl.program_id(1), tl.program_id(2)
     part, columns = tl.arange(0, COUNT), tl.program_id(0) % PIECES * D + tl.arange(0, D)
     where = ((part * batches + batch) * heads + head) * queries + i
@@ -100,7 +102,10 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
     eight = iv.dtype.bytes == 1
     bn = keys_of_block(case, 2 * KEYS if eight and max(wide, wide_v) == 128 else KEYS)
     parts = parts or parts_of(heads // pack * batch, tilejit.cdiv(keys, bn), tilejit.multiprocessors(iq.device))
-    to, logs, fp32 = _rows(infos_of(out)[0], pack, wide_v).over(out), lse, tilejit.language.float32
+    # Products take 64 rows, or twice or four times as many.
+    few = bn % KEYS == 0 and wide_v & (wide_v - 1) == 0 and queries * pack <= FEW
+    rows = max(8, tilejit.next_power_of_2(queries * pack)) if few else ROWS
+    to, logs, fp32 = _rows(infos_of(out)[0], pack, rows, wide_v).over(out), lse, tilejit.language.float32
     opts = with_rows(options(case, extras, infos), case, k, v, ik, iv)
     if parts > 1:
         opts = opts._replace(sinks=None)
@@ -110,10 +115,11 @@ def decode(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any, lse: An
     ends = case.high or keys % bn > 0 or extras.used is not None or case.page > 0
     masked = case.low or case.mask is not None
     attention_kernel[(parts, heads // pack, batch)](
-        _rows(iq, pack, wide).over(q), blocks_of(ik, bn, wide).over(k), blocks_of(iv, bn, wide_v).over(v),
+        _rows(iq, pack, rows, wide).over(q), blocks_of(ik, bn, wide).over(k), blocks_of(iv, bn, wide_v).over(v),
         to, logs, queries, keys, factor(case, extras), heads, batch, opts, GROUP=group, PACK=pack, TAIL=ends or masked,
-        SPLIT=0 if masked else 1, PARTED=parts > 1, PERSISTENT=False, TURNED=False, BM=ROWS, BN=bn, D=wide, DV=wide_v,
-        WIDENED=eight, num_warps=4)
+        SPLIT=0 if masked else 1, PARTED=parts > 1, PERSISTENT=False, TURNED=False, BM=rows, BN=bn, D=wide, DV=wide_v,
+        WIDENED=eight, FEW=few, num_warps=4, launch_pdl=parts > 1 or None,
+        num_stages=max(2, UNDER_WAY // (2 * bn * max(wide, wide_v))) if few and not eight else None)
     if parts > 1:
         combine(to.pointer, logs, out, lse, extras.sinks, parts, True)
 
@@ -123,19 +129,21 @@ def combine(of_parts: Any, logs: Any, out: Any, lse: Any, sinks: Any, parts: int
     io, = infos_of(out)
     batch, queries, heads, dv = io.shape
     count, wide = tilejit.next_power_of_2(parts), tilejit.next_power_of_2(dv)
-    columns, chip = max(16, min(wide, WEIGHED // count)), tilejit.multiprocessors(io.device)
+    chip = tilejit.multiprocessors(io.device)
+    warps = 1 if count <= 16 and batch * queries * heads <= chip else 4  # few programs meet less
+    columns = max(16, min(wide, WEIGHED * warps // (4 * count)))
     while columns > 32 and batch * queries * heads * tilejit.cdiv(dv, columns) < chip:
         columns //= 2
     pieces = tilejit.cdiv(dv, columns)
     combine_kernel[(queries * pieces, heads, batch)](
         of_parts, logs, out, lse, sinks, parts, queries, heads, batch, dv, *io.strides[:3], COUNT=count, PIECES=pieces,
-        D=columns, num_warps=4, launch_pdl=early or None)
+        D=columns, num_warps=warps, launch_pdl=early or None)
 
 
-def _rows(x: ArrayInfo, pack: int, columns: int) -> tilejit.TensorDescriptor:
+def _rows(x: ArrayInfo, pack: int, rows: int, columns: int) -> tilejit.TensorDescriptor:
     if pack == 1:
-        return blocks_of(x, ROWS, columns)
+        return blocks_of(x, rows, columns)
     (batch, n, heads, d), (down, row, across, one) = x.shape, pitches(x)
     return tilejit.TensorDescriptor.template(
         x, (batch, n, heads // pack, pack, d), (down, row, across * pack, across, one),
-        (1, ROWS // pack, 1, pack, columns))
+        (1, rows // pack, 1, pack, columns))

@@ -30,9 +30,7 @@ def merged(a, b, BYTES: tl.constexpr):
 @tilejit.kernel
 def turn_kernel(v, out, keys, padded, heads, batch_stride, row_stride, head_stride, d, BLOCK: tl.constexpr,
                 D: tl.constexpr):
-    """Values [batch, keys, heads, d] in 8 bits (d a multiple of 4) as [batch, heads, d, padded], `paired`; zeros
-    behind. Programs (blocks of keys, blocks of D columns * heads, batches). A word that is read is of four columns, one
-    that is written of four keys: 0, 1, 8 and 9 from an even one on."""
+    """Values in 8 bits with keys last, `paired` (docs/modules.md)."""
     first = tl.program_id(0) * (BLOCK // 4)
     head, left, batch = tl.program_id(1) % heads, tl.program_id(1) // heads * D, tl.program_id(2).to(tl.int64)
     group, word = tl.arange(0, BLOCK // 4), left // 4 + tl.arange(0, D // 4)
@@ -57,33 +55,42 @@ def turn_kernel(v, out, keys, padded, heads, batch_stride, row_stride, head_stri
 
 
 @tilejit.kernel
+def along(x, FEW: tl.constexpr):
+    return x[None, :] if FEW else x[:, None]
+
+
+@tilejit.kernel
 def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED: tl.constexpr,
-         TURNED: tl.constexpr):
+         TURNED: tl.constexpr, FEW: tl.constexpr):
     """Keys and values from the n-th on: the sums, the greatest score and the sum of weights of every row so far.
 
     Scores are powers of two once they are scaled. MASKED: some keys are not seen; a row may see none. TURNED: values
-    are as `turn_kernel` makes them.
+    are as `turn_kernel` makes them. FEW: scores are [keys, rows], and the sum of weights as well.
     """
     key = n + columns
     if MASKED:
         keep = seen(query, key, at, prefix, opts)
-    scores = tl.dot(q, k.T)
+    scores = tl.dot(k, q.T) if FEW else tl.dot(q, k.T)
     factor = scale
     if changes(opts.mods):
         scores = changed(scores * scale, query, key, at, opts.mods)
         factor = _LOG2E
     if MASKED:
         scores = tl.where(keep, scores, float("-inf"))
-    # Threads fold what they hold themselves first: a turn of warpgroups ends ahead of the last (`schedule/order.py`).
-    own = tl.max(tl.max(scores.reshape([scores.shape[0], scores.shape[1] // 16, 2, 4, 2]), 4), 2)
-    new = tl.max(tl.max(own, 1), 1) * factor
+    if FEW:
+        new = tl.max(scores, 0) * factor
+    else:  # Threads fold what they hold first: a turn of warpgroups ends ahead of the last (`schedule/order.py`).
+        own = tl.max(tl.max(scores.reshape([scores.shape[0], scores.shape[1] // 16, 2, 4, 2]), 4), 2)
+        new = tl.max(tl.max(own, 1), 1) * factor
     eight: tl.constexpr = v.dtype.primitive_bitwidth == 8
     new = tl.where(new > most + (_RAISED if eight else _STAY), new, most)
     raised = new
     if eight:
         raised = new - _RAISED
-    p = tl.exp2(scores * factor - raised[:, None])
+    p = tl.exp2(scores * factor - along(raised, FEW))
     alpha = tl.exp2(most - new)
+    if FEW:
+        return tl.dot(v.T, p.to(v.dtype), acc * alpha[None, :]), new, total * alpha[None, :] + p
     total = total * alpha + tl.sum(p, 1)
     if opts.mods.dropout is not None:
         p = tl.where(kept(query, key, at, opts.mods), p, 0.0)
@@ -116,10 +123,10 @@ def block(desc, n, head, at, pages, rows, BN: tl.constexpr, D: tl.constexpr):
 @tilejit.kernel
 def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin, prefix, head, at, opts,
          PACK: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-         DV: tl.constexpr, MASKED: tl.constexpr, WIDENED: tl.constexpr):
+         DV: tl.constexpr, MASKED: tl.constexpr, WIDENED: tl.constexpr, FEW: tl.constexpr):
     """The keys from `start` to `stop`; with numbers, the blocks whose numbers lie there from `start` to `stop`."""
-    columns = tl.arange(0, BN)[None, :]
-    query = begin // PACK + tl.arange(0, BM)[:, None] // PACK
+    columns = along(tl.arange(0, BN), not FEW)
+    query = begin // PACK + along(tl.arange(0, BM), FEW) // PACK
     for i in tl.range(start, stop, BN if numbers is None else 1, split_masks=False):
         n = i
         if numbers is not None:
@@ -134,7 +141,8 @@ def walk(q, k_desc, v_desc, acc, most, total, start, stop, numbers, scale, begin
             v = block(v_desc, n, head, at, opts.pages, of_values, BN, DV)
             if WIDENED:
                 v = v.to(tl.float16)
-        acc, most, total = step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED, TURNED)
+        acc, most, total = step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED, TURNED,
+                                FEW)
     return acc, most, total
 
 
@@ -194,7 +202,7 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
                       batches, opts, GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                       PARTED: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
                       DV: tl.constexpr, slot=-1, start=0, stop=0, BEHIND: tl.constexpr = False, at=None,
-                      WIDENED: tl.constexpr = False):
+                      WIDENED: tl.constexpr = False, FEW: tl.constexpr = False):
     """Queries of a head (docs/modules.md)."""
     rows = tl.arange(0, BM)
     if at is None:
@@ -202,14 +210,14 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
     if PACK > 1:
         q = q_desc.load([at.row, begin // PACK, head, 0, 0]).reshape([BM, D])
         kv_head = head
-        at = place(batch, (head * PACK + rows % PACK)[:, None], heads, queries, keys, opts.sequences)
+        at = place(batch, along(head * PACK + rows % PACK, FEW), heads, queries, keys, opts.sequences)
     else:
         q = q_desc.load([at.row, at.first_query + begin, head, 0]).reshape([BM, D])
         kv_head = head // GROUP
     least, last = begin // PACK, begin // PACK + (BM - 1) // PACK
     most = tl.full([BM], _LEAST, tl.float32)
-    total = tl.zeros([BM], tl.float32)
-    acc = tl.zeros([BM, DV], tl.float32)
+    total = tl.zeros([BN, BM] if FEW else [BM], tl.float32)
+    acc = tl.zeros([DV, BM] if FEW else [BM, DV], tl.float32)
     prefix = 0
     if opts.band.prefix is not None:
         prefix = tl.load(opts.band.prefix + batch)
@@ -227,9 +235,9 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
         clean = tl.load(own)
         high = clean + tl.load(own + 1)
         acc, most, total = walk(q, k_desc, v_desc, acc, most, total, 0, clean, own + 2, scale, begin,
-                                prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, False, WIDENED)
+                                prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, False, WIDENED, FEW)
         acc, most, total = walk(q, k_desc, v_desc, acc, most, total, clean, high, own + 2, scale, begin,
-                                prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True, WIDENED)
+                                prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True, WIDENED, FEW)
     else:
         low = low // BN * BN
         if PARTED:
@@ -241,18 +249,20 @@ def queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scal
         if SPLIT == 2:
             full = tl.minimum(tl.maximum(low, tl.cdiv(full, BN) * BN), high)
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, full, None, scale, begin,
-                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True, WIDENED)
+                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True, WIDENED, FEW)
             low = full
         if SPLIT:
             clean = tl.minimum(clean, high)
             if TAIL:
                 clean = tl.maximum(low, clean // BN * BN)
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, clean, None, scale, begin,
-                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, False, WIDENED)
+                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, False, WIDENED, FEW)
             low = clean
         if TAIL:
             acc, most, total = walk(q, k_desc, v_desc, acc, most, total, low, high, None, scale, begin,
-                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True, WIDENED)
+                                    prefix, kv_head, at, opts, PACK, TURNED, BM, BN, D, DV, True, WIDENED, FEW)
+    if FEW:
+        acc, total = acc.T, tl.sum(total, 0)
     if slot < 0:
         give(acc, most, total, k_desc.dtype.primitive_bitwidth == 8 and not WIDENED, out_desc, lse, queries, begin,
              head, kv_head, batch, part, heads, batches, at, opts, GROUP, PACK, BM, DV, PARTED)
@@ -407,7 +417,7 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
                      GROUP: tl.constexpr, PACK: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                      PARTED: tl.constexpr, PERSISTENT: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr,
                      BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, TOGETHER: tl.constexpr = 1,
-                     WIDENED: tl.constexpr = False):
+                     WIDENED: tl.constexpr = False, FEW: tl.constexpr = False):
     """Attention of blocks of queries (docs/modules.md)."""
     if PERSISTENT:
         blocks, each, own, shares = tl.cdiv(queries, BM), tl.num_programs(0), tl.program_id(0), opts.shares
@@ -476,4 +486,4 @@ def attention_kernel(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale
             head, batch = head % heads, head // heads
         queries_of_a_head(q_desc, k_desc, v_desc, out_desc, lse, queries, keys, scale, number * BM, head, batch, part,
                           heads, batches, opts, GROUP, PACK, TAIL, SPLIT, PARTED, TURNED, BM, BN, D, DV, slot, start,
-                          stop, at is not None, at, WIDENED)
+                          stop, at is not None, at, WIDENED, FEW)

@@ -8,7 +8,8 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._calls import infos_of
 from tilejit.kernels.attention.cases import LEAST_KEYS, readable
-from tilejit.kernels.attention.decode import combine, parts_of
+from tilejit.kernels.attention.decode import FEW, combine, parts_of
+from tilejit.kernels.attention.forward_kernel import along
 from tilejit.kernels.attention.scores import LOG2E, Pages, Rows
 
 _LN2 = tl.constexpr(1 / LOG2E)
@@ -50,9 +51,8 @@ def fetch(keys, pitch, count, DV: tl.constexpr):
 @tilejit.kernel
 def latent_kernel(q_desc, q_rest, cache, cache_rest, out, logs, used, pages, queries, keys, scale, heads, batches,
                   ahead, down, pitch, CAUSAL: tl.constexpr, PARTED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-                  DV: tl.constexpr, PIECE: tl.constexpr, REST: tl.constexpr):
-    """scale: times log2(e). ahead: None or the cache, whose keys are `pitch` elements apart, sequences `down`: programs
-    that share keys have L2 fetch a part of the next block each. Programs (blocks of rows, parts, batches)."""
+                  DV: tl.constexpr, PIECE: tl.constexpr, REST: tl.constexpr, FEW: tl.constexpr = False):
+    """Latent attention of a block of rows (docs/modules.md)."""
     begin, batch, part = tl.program_id(0) * BM, tl.program_id(2), tl.program_id(1)
     count = keys
     if used is not None:
@@ -66,10 +66,10 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out, logs, used, pages, que
     q, acc = (), ()
     for i in tl.static_range(DV // PIECE):
         q = q + (q_desc.load([batch, begin, i * PIECE]).reshape([BM, PIECE]),)
-        acc = acc + (tl.zeros([BM, PIECE], tl.float32),)
+        acc = acc + (tl.zeros([PIECE, BM] if FEW else [BM, PIECE], tl.float32),)
     q_last = q_rest.load([batch, begin, DV]).reshape([BM, REST])
     most = tl.full([BM], float("-inf"), tl.float32)
-    total = tl.zeros([BM], tl.float32)
+    total = tl.zeros([BN, BM] if FEW else [BM], tl.float32)
     last = count
     if CAUSAL:
         last = row // heads + (count - queries) + 1
@@ -77,31 +77,34 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out, logs, used, pages, que
         last = count + row * 0
     for n in tl.range(low, high, BN, split_masks=False):
         values = ()
-        scores = tl.zeros([BM, BN], tl.float32)
+        scores = tl.zeros([BN, BM] if FEW else [BM, BN], tl.float32)
         for i in tl.static_range(DV // PIECE):
             k = part_of_keys(cache, n, i * PIECE, batch, count, pages, BN, PIECE)
-            scores = tl.dot(q[i], k.T, scores)
+            scores = tl.dot(k, q[i].T, scores) if FEW else tl.dot(q[i], k.T, scores)
             values = values + (k,)
         k_last = part_of_keys(cache_rest, n, DV, batch, count, pages, BN, REST)
-        scores = tl.dot(q_last, k_last.T, scores)
+        scores = tl.dot(k_last, q_last.T, scores) if FEW else tl.dot(q_last, k_last.T, scores)
         if ahead is not None:
             share = tl.cdiv(BN, tl.num_programs(0))
             first = n + BN + tl.program_id(0) * share
             start = ahead + (batch.to(tl.int64) * down + first.to(tl.int64) * pitch)
             fetch(start, pitch, tl.minimum(share, high - first), DV)
-        seen = (n + tl.arange(0, BN))[None, :] < last[:, None]
+        seen = along(n + tl.arange(0, BN), not FEW) < along(last, FEW)
         scores = tl.where(seen, scores, float("-inf"))
-        new = tl.maximum(most, tl.max(scores, 1) * scale)
+        new = tl.maximum(most, tl.max(scores, 0 if FEW else 1) * scale)
         origin = tl.where(new == float("-inf"), 0.0, new)
-        p = tl.exp2(scores * scale - origin[:, None])
+        p = tl.exp2(scores * scale - along(origin, FEW))
         alpha = tl.exp2(most - origin)
-        total = total * alpha + tl.sum(p, 1)
+        total = total * alpha[None, :] + p if FEW else total * alpha + tl.sum(p, 1)
         weights = p.to(k_last.dtype)
         sums = ()
         for i in tl.static_range(DV // PIECE):
-            sums = sums + (tl.dot(weights, values[i], acc[i] * alpha[:, None]),)
+            now = acc[i] * along(alpha, FEW)
+            sums = sums + (tl.dot(values[i].T, weights, now) if FEW else tl.dot(weights, values[i], now),)
         acc = sums
         most = new
+    if FEW:
+        total = tl.sum(total, 0)
     some = total > 0
     over = tl.where(some, 1.0 / total, 0.0)[:, None]
     where = ((part * batches + batch) * heads + row % heads) * queries + row // heads
@@ -109,11 +112,12 @@ def latent_kernel(q_desc, q_rest, cache, cache_rest, out, logs, used, pages, que
     to = part * batches + batch
     start = to.to(tl.int64) * queries * heads + row
     for i in tl.static_range(DV // PIECE):
+        x = (acc[i].T if FEW else acc[i]) * over
         if PARTED:
             columns = i * PIECE + tl.arange(0, PIECE)
-            tl.store(out + start[:, None] * DV + columns[None, :], acc[i] * over, (row < queries * heads)[:, None])
+            tl.store(out + start[:, None] * DV + columns[None, :], x, (row < queries * heads)[:, None])
         else:
-            out.store([to, begin, i * PIECE], (acc[i] * over).to(out.dtype).reshape([1, BM, PIECE]))
+            out.store([to, begin, i * PIECE], x.to(out.dtype).reshape([1, BM, PIECE]))
 
 
 @tilejit.replayed
@@ -172,6 +176,8 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
     long = rows > ROWS and not page and keys >= LONG * parts and tilejit.chip() != "sm_80"
     if long:
         bn, piece = LONG_KEYS, LONG_PIECE
+    few = rows <= FEW and bn == KEYS  # products take 64 rows
+    bm = max(8, tilejit.next_power_of_2(rows)) if few else ROWS
     near = cache if long and ic.strides[1] <= dv + REST else None  # between keys L2 would fetch what nobody wants
     to, logs = out, lse
     if parts > 1:
@@ -188,14 +194,14 @@ def _run(q: Any, cache: Any, used_keys: Any, pages: Any, dv: int, causal: bool, 
         each = Rows(cache, ic.strides[0], ic.strides[1], 0, d) if page % LEAST_KEYS else None
         listed = Pages(pages, ip.strides[0], tilejit.language.constexpr(page), each)
     latent_kernel[(tilejit.cdiv(rows, ROWS), parts, batch)](
-        blocks(q, ROWS, piece, *of_q), blocks(q, ROWS, REST, *of_q), blocks(cache, bn, piece, *of_cache),
+        blocks(q, bm, piece, *of_q), blocks(q, bm, REST, *of_q), blocks(cache, bn, piece, *of_cache),
         blocks(cache, bn, REST, *of_cache),
-        to if parts > 1 else blocks(out, ROWS, piece, (batch, rows, dv), (io.strides[0], io.strides[2], 1)), logs,
+        to if parts > 1 else blocks(out, bm, piece, (batch, rows, dv), (io.strides[0], io.strides[2], 1)), logs,
         used_keys, listed, queries, keys, scale * LOG2E, heads, batch, near, *ic.strides[:2], CAUSAL=causal,
-        PARTED=parts > 1, BM=ROWS, BN=bn, DV=dv, PIECE=piece, REST=REST, num_warps=8, products_ahead=False,
-        pointer_tma=False)
+        PARTED=parts > 1, BM=bm, BN=bn, DV=dv, PIECE=piece, REST=REST, FEW=few, num_warps=4 if few else 8,
+        products_ahead=False, pointer_tma=False)
     if parts > 1:
-        combine(to, logs, out, lse, None, parts, 2 * programs * parts <= chip)
+        combine(to, logs, out, lse, None, parts, few or 2 * programs * parts <= chip)
     return out, lse
 
 
