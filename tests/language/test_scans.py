@@ -52,6 +52,22 @@ def test_a_combine_function_of_tuples_that_does_not_commute():
 
 
 @tilejit.kernel
+def of_row(y, x, start, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + start + at, tl.cumsum(tl.load(x + start + at, at < n, other=0)), at < n)
+
+
+@pytest.mark.parametrize("start, moved", [("int32", True), ("int32:16", False)])
+def test_rows_of_many_chunks(start, moved):
+    """Where a thread has single elements, each of a chunk of its own, it gets neighbours first: a total a warp is left."""
+    k = of_row.compile("*fp32", "*fp32", start, "int32:16", BLOCK=4096, num_warps=4)
+    assert (k.ir.count("convert %") == 2) == moved
+    first = 1 if moved else 16
+    x = np.random.default_rng(4).integers(-9, 9, 3008 + first, np.int32)
+    equal(of_row, [np.concatenate([x[:first] * 0, np.cumsum(x[first:], dtype=np.int32)])], x, first, 3008, BLOCK=4096)
+
+
+@tilejit.kernel
 def narrow(y, x, N: tl.constexpr, DTYPE: tl.constexpr):
     at = tl.arange(0, N)
     tl.store(y + at, tl.cumsum(tl.load(x + at), dtype=DTYPE))

@@ -2,11 +2,16 @@
 from __future__ import annotations
 
 from tilejit.ir import Op, Value, edge_at, edges
+from tilejit.ir.scratch import axis_places, scanned_alone
 from tilejit.ir.types import Tile
+from tilejit.layout.convert import cost, plan
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.mma import mma_operand
 from tilejit.layout.named import blocked
 from tilejit.passes.layouts_products import in_other_order
+
+#: Instructions for a chunk's total of a scan: a read, a fold and a choice.
+_TOTAL = 3
 
 
 def layout_of(v: Value) -> LinearLayout | None:
@@ -56,6 +61,8 @@ def wanted(op: Op) -> dict[int, LinearLayout]:
         assert t.layout is not None
         if t.elem.bits < 32:  # wider ones fill sectors of 32 bytes from an accumulator's layout, too
             targets = {1: blocked(t.shape, t.layout.in_size("warp"), 128 // t.elem.bits)}
+    elif op.name == "scan":
+        targets = dict.fromkeys(range(len(op.operands)), natural(op))
     elif kind in ("access", "follows"):
         targets = dict.fromkeys(range(1, len(op.operands)), layout_of(op.operands[0]))
     elif kind == "maps":
@@ -75,4 +82,26 @@ def natural(op: Op) -> LinearLayout | None:
     source = layout_of(op.operands[0]) if op.operands else None
     if op.define.layout in ("access", "picks") or source is None:
         return source
+    if op.name == "scan":
+        return by_threads(op, source)
     return forward(op, source) if op.define.layout == "follows" else None
+
+
+def by_threads(op: Op, layout: LinearLayout) -> LinearLayout:
+    """Threads fold all chunks' totals where registers have what is beyond other warps' elements: a scan with many then
+    has a thread's elements side by side, and warps behind one another."""
+    axis, t = op.attrs["axis"], op.operands[0].tile
+    places = axis_places(layout, axis)
+    alone = scanned_alone(layout, axis)
+    if all(name == "warp" for name, _ in places[alone:]) or len(places) != sum(
+            b[axis] > 0 for _, row in layout.bases for b in row) or any(
+            x and b[axis] for _, row in layout.bases for b in row for d, x in enumerate(b) if d != axis):
+        return layout
+    found = iter(range(len(places)))
+    other = LinearLayout.from_bases({n: [tuple(x and 1 << next(found) for x in b) if b[axis] else b for b in row]
+                                     for n, row in layout.bases}, layout.shape)
+    size = max(1, t.elem.bits // 8)
+    moved = len(op.operands) * (cost(plan(layout, other, size)) + cost(plan(other, layout, size)))
+    totals = layout.num_registers >> sum(name == "register" for name, _ in places[:alone])
+    each = totals << sum(name == "warp" for name, _ in places[alone:])
+    return other if _TOTAL * each > moved else layout

@@ -1,17 +1,25 @@
 """Scans: along the axis's bits, low to high, in registers and by shuffles; across warps by totals, through scratch."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 
 from tilejit.ir import Op
 from tilejit.ir.scratch import axis_places, element_bytes, scanned_alone
-from tilejit.ir.types import Scalar, Tile, elem_of
+from tilejit.ir.types import DType, Scalar, Tile, elem_of
 from tilejit.layout.linear import LinearLayout
 from tilejit.ptx.convert import choose, shuffle
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import load_shared, store_shared
-from tilejit.ptx.reduce import combine, separate
+from tilejit.ptx.reduce import combine, separate, symmetric
+
+#: Registers of what is before an element, and the predicate of threads that have any; all if there is none.
+_Before = tuple[list[str], str]
+#: What leaves every element as it is (a zero, too, with its sign).
+_NEUTRAL: dict[str, Callable[[DType], str]] = {
+    "add": lambda t: {16: "0x8000", 32: "0f80000000", 64: "0d8000000000000000"}[t.bits] if t.is_float else "0",
+    "xor": lambda t: "0", "or": lambda t: "0"}
 
 
 @dataclass(frozen=True)
@@ -37,10 +45,23 @@ def _scan(e: Emitter, op: Op) -> None:
     columns = [[e.get(v)[r] for v in op.operands] for r in home]
     where = axis_places(layout, axis)
     alone = scanned_alone(layout, axis)
-    for k in range(alone):
+    own = next((i for i, (name, _) in enumerate(where) if name != "register"), 0)
+    lanes = [bit for _, bit in where[own:alone]]
+    by_thread = lanes != [] and own > 0 and [*where[own:alone]] == [("lane", lanes[0] + i) for i in range(len(lanes))]
+    for k in range(own if by_thread else alone):
         columns = _scan_step(e, op, where[:k + 1], columns)
+    inner = _Bits.of(where[:alone])
+    ids = [r for r in range(len(columns)) if not r & inner.register]  # registers of different columns and chunks
+    totals = [columns[r if op.attrs["reverse"] else r | inner.register] for r in ids]
+    before: list[_Before] = [([], "")] * len(ids)
+    if by_thread:
+        for k in range(own, alone):
+            totals = _scan_step(e, op, where[own:k + 1], totals)
+        before = _of_lanes_before(e, op, inner.lane, totals)
     if alone < len(where):
-        columns = _by_totals(e, op, layout, where[:alone], where[alone:], columns)
+        chunks = _by_totals(e, op, layout, where[:alone], where[alone:], dict(zip(ids, totals)))
+        before = [_both_before(e, op, chunks[r], b) for r, b in zip(ids, before)]
+    columns = _behind(e, op, {r: b for r, b in zip(ids, before) if b[0]}, inner.register, columns)
     index = {layout.apply(register=r): r for r in range(layout.num_registers)}
     order = [index[t.layout.apply(register=r)] for r in range(t.layout.num_registers)]
     for i, res in enumerate(op.results):
@@ -70,21 +91,54 @@ def _scan_step(e: Emitter, op: Op, where: list[tuple[str, int]], columns: list[l
     return out
 
 
+def _of_lanes_before(e: Emitter, op: Op, lanes: int, totals: list[list[str]]) -> list[_Before]:
+    """What neighbours along the axis have come to, and which lanes have one."""
+    p, elems, reverse = e.p, [elem_of(v.type) for v in op.operands], op.attrs["reverse"]
+    step = lanes & -lanes
+    lane = p.new("b32", "add.s32", e.role.lane, step if reverse else -step)
+    has = p.new("pred", "setp.ne.u32", p.new("b32", "and.b32", e.role.lane, lanes), lanes if reverse else 0)
+    return [([shuffle(e, t, r, lane) for t, r in zip(elems, regs)], has) for regs in totals]
+
+
+def _both_before(e: Emitter, op: Op, far: _Before, near: _Before) -> _Before:
+    elems = [elem_of(v.type) for v in op.operands]
+    if not (far[0] and near[0]):
+        return near if near[0] else far
+    (folded,) = _folds(e, op, [(far[0], near[0])])
+    found = _either(e, elems, near[1], folded, far[0])
+    return (_either(e, elems, far[1], found, near[0]), e.p.new("pred", "or.pred", far[1], near[1])) if far[1] else \
+        (found, "")
+
+
+def _behind(e: Emitter, op: Op, before: dict[int, _Before], own: int, columns: list[list[str]]) -> list[list[str]]:
+    elems = [elem_of(v.type) for v in op.operands]
+    nothing = _NEUTRAL.get(op.regions[0].ops[0].name) if symmetric(op.regions[0]) else None
+    out = list(columns)
+    for first, (regs, has) in before.items():
+        at = [r for r in range(len(columns)) if r & ~own == first]
+        plain = [t for t in elems if isinstance(t, DType) and t.family != "bool"]
+        if has and nothing and plain == elems:
+            regs = [choose(e, reg_class(t), has, r, nothing(t)) for t, r in zip(plain, regs)]
+            has = ""
+        folded = _folds(e, op, [(regs, columns[r]) for r in at])
+        for r, f in zip(at, folded):
+            out[r] = _either(e, elems, has, f, columns[r]) if has else f
+    return out
+
+
 def _by_totals(e: Emitter, op: Op, layout: LinearLayout, low: list[tuple[str, int]], high: list[tuple[str, int]],
-               columns: list[list[str]]) -> list[list[str]]:
+               totals: dict[int, list[str]]) -> dict[int, _Before]:
     """Whoever has a chunk's last element writes it to scratch; all fold those of their columns."""
     reverse, elems = op.attrs["reverse"], [elem_of(v.type) for v in op.operands]
     inner, outer = _Bits.of(low), _Bits.of(high)
-    end = _Bits() if reverse else inner
-    kept = ~(inner.register | outer.register)
-    ids = sorted({r & kept for r in range(len(columns))})  # registers of different columns
-    rows = sorted({r & outer.register for r in range(len(columns))})  # those of different chunks
-    lane = _put(e, e.role.lane, inner.lane, end.lane)
+    ids = sorted({r & ~outer.register for r in totals})  # registers of different columns
+    rows = sorted({r & outer.register for r in totals})  # those of different chunks
+    lane = _put(e, e.role.lane, inner.lane, 0 if reverse else inner.lane)
     last = e.p.new("pred", "setp.eq.u32", lane, e.role.lane) if inner.lane else None
     shape = len(rows), len(ids), layout.in_size("warp")
     e.sync()
     _write_totals(e, op, _addresses(e, op, (e.role.lane, e.role.warp), shape),
-                  [columns[row | i | end.register] for row in rows for i in ids], last)
+                  [totals[row | i] for row in rows for i in ids], last)
     e.sync()
     order = [_Bits.of(high, c) for c in range(1 << len(high))]
     order = order[::-1] if reverse else order
@@ -101,15 +155,11 @@ def _by_totals(e: Emitter, op: Op, layout: LinearLayout, low: list[tuple[str, in
         known = before.get(after.register)
         before[after.register] = running if known is None else [
             _either(e, elems, here[after.lane, after.warp], new, old) for new, old in zip(running, known)]
-    out, first = list(columns), order[0]
-    for row in before:
-        at = [r for r in range(len(columns)) if r & outer.register == row]
-        folded = _folds(e, op, [(before[row][ids.index(r & kept)], columns[r]) for r in at])
-        if row == first.register:
-            folded = [_either(e, elems, here[first.lane, first.warp], columns[r], f) for r, f in zip(at, folded)]
-        for r, f in zip(at, folded):
-            out[r] = f
-    return out
+    first = order[0]
+    other = e.p.new("pred", "not.pred", here[first.lane, first.warp])
+    return {r: (before[r & outer.register][ids.index(r & ~outer.register)],
+                other if r & outer.register == first.register else "") if r & outer.register in before else ([], "")
+            for r in totals}
 
 
 def _folds(e: Emitter, op: Op, pairs: list[tuple[list[str], list[str]]]) -> list[list[str]]:
