@@ -53,8 +53,7 @@ class Address:
 
 @dataclass(frozen=True)
 class External:
-    """An instruction that Python carries out: register indices; of kind `i` the value, a vector a tuple, a negated
-    predicate ("not", register)."""
+    """An instruction that Python carries out."""
 
     form: isa.Form
     mods: dict[str, str]

@@ -101,8 +101,7 @@ class Listener:
 
     def mbarrier_arrive(self, agent: WarpId | int, pc: int, cta: int, offset: int, phase: int, count: int,
                         lane: int, scope: str, sem: str) -> None:
-        """An arrival (agent: a warp, or a cp.async group's operation) on absolute phase `phase` (0, 1, 2, ...; parity
-        is phase & 1)."""
+        """An arrival on an mbarrier's phase."""
 
     def mbarrier_expect(self, agent: WarpId, pc: int, cta: int, offset: int, phase: int,
                         bytes: int) -> None:

@@ -180,8 +180,7 @@ def shape_of(instruction: str) -> tuple[int, int]:
 
 
 def stages(names: dict[tuple[int, int], str], used: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Pipeline stages of mbarriers (cta, offset): the index in the name (`a_b.full[2]`), else the place among those
-    that copies complete on (`used`)."""
+    """Pipeline stages of mbarriers (cta, offset)."""
     at = set(used)
     out = {b: sorted(o for c, o in at if c == b[0]).index(b[1]) for b in at}
     for b, name in names.items():

@@ -158,8 +158,8 @@ class KernelSource:
 
     @cached_property
     def walked(self) -> set[str]:
-        """Names that end several loops `range(0, NAME, STEP)` with the same step: rows that are walked more than once.
-        From the bytecode, so that no source is read."""
+        """Names that end several loops `range(0, NAME, STEP)` with the same step: rows that are walked more than
+        once."""
         if "range" not in self.fn.__code__.co_names:
             return set()
         loads: list[object] = []  # what is loaded behind `range`, up to its call

@@ -15,9 +15,7 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class Flight:
-    """One product: how many groups were committed since, the names here of its sums and of the slots (buffer, slot)
-    that it reads, and the values in whose registers its first operand is.
-    """
+    """One product."""
 
     dot: Op
     age: int

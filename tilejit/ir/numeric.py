@@ -46,9 +46,7 @@ def _to_odd_fp32(x: Array) -> Array:
 
 
 def round_to(x: Array, t: DType, rounding: str = "rne") -> Array:
-    """A float64 array rounded once to `t`; fp8 saturates to its largest finite value (NaN stays; so do infinities of
-    fp8e5 toward zero).
-    """
+    """A float64 array rounded once to `t`."""
     x = np.asarray(x, np.float64)
     dtype = np_dtype(t)
     if t.name == "tf32":

@@ -49,9 +49,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class View:
-    """A slot, read when it is used; `order` permutes its dimensions, `part` (first, end) is some of a row. KeyError for
-    one that nothing has filled.
-    """
+    """A slot, read when it is used; `order` permutes its dimensions, `part` (first, end) is some of a row."""
 
     ring: Ring
     key: tuple[int, int]

@@ -25,9 +25,7 @@ def copies(rank: int, ctas: int) -> tuple[Basis, ...]:
 
 
 def strip(size: int, ctas: int) -> int:
-    """Elements side by side that a CTA holds along a divided dimension: its part; where the size is an odd multiple of
-    a power of two, its part of each of those powers (layouts stay linear).
-    """
+    """Elements side by side that a CTA holds along a divided dimension."""
     return (size & -size) // ctas
 
 

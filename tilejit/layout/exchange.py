@@ -42,9 +42,7 @@ class Parts:
 
     @cached_property
     def offsets(self) -> dict[Basis, int]:
-        """Where in a share a basis of the result leads: registers of one access, lanes, other registers of the round,
-        warps; without those that choose the round or the CTA.
-        """
+        """Where in a share a basis of the result leads."""
         low, high = self.vector.bit_length() - 1, self.per_round.bit_length() - 1
         registers = self.result.bases_of("register")
         order = (*registers[:low], *self.result.bases_of("lane"), *registers[low:high],

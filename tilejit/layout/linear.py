@@ -202,10 +202,7 @@ class LinearLayout:
 
     @_remembered
     def split(self) -> LinearLayout:
-        """The layout of both halves of a last dimension of size 2.
-
-        Raises ValueError unless one register bit alone chooses between them.
-        """
+        """The layout of both halves of a last dimension of size 2."""
         pair = (*([0] * (self.rank - 1)), 1)
         if self.shape[-1] != 2 or pair not in self.bases_of("register") \
                 or sum(b[-1] for _, row in self.bases for b in row) != 1:

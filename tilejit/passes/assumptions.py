@@ -63,9 +63,7 @@ def _roots(v: Value, facts: dict[Value, AxisInfo]) -> list[Value]:
 
 
 def _meant(v: Value, facts: dict[Value, AxisInfo]) -> bool:
-    """Whether only a divisor's sign is in doubt: nobody divides indices by a negative number, but offsets that are
-    subtracted, loaded or handed in may be negative where a mask leaves them out.
-    """
+    """Whether only a divisor's sign is in doubt."""
     if facts[v].nonnegative:
         return True
     if not isinstance(v.op, Op) or "keeps_sign" not in v.op.define.traits or v.op.name == "select":

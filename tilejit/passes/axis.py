@@ -363,9 +363,7 @@ def _shared(a: AxisInfo, b: AxisInfo) -> tuple[int, ...]:
 
 
 def _sum(op: Op, a: AxisInfo, b: AxisInfo, both: bool, unit: int = 1) -> AxisInfo:
-    """a + b (or a - b): one side counts up while the other stands still. `unit` is the bytes that one step of b moves a
-    pointer a by.
-    """
+    """a + b (or a - b)."""
     runs, div = [], []
     for d in range(a.rank):
         run = gcd(a.contiguity[d], b.constancy[d])

@@ -137,9 +137,7 @@ class Accesses:
         return min(self._widest(op, dim), layout.contiguous_registers(dim))
 
     def cycles(self, op: Op, layout: LinearLayout) -> float:
-        """Cycles of one warp: an instruction takes one per cache line that it touches, or one per sector written or two
-        sectors read, if that is more; with a mask at least two more.
-        """
+        """Cycles of one warp."""
         t = op.operands[0].tile
         elem = elem_of(t)
         assert isinstance(elem, Ptr)

@@ -28,8 +28,7 @@ def fragments(dot: Op, num_warps: int) -> LinearLayout | None:
 
 def in_other_order(dot: Op) -> LinearLayout | None:
     """That layout, where each thread has its elements in another order: then other names of registers are all that it
-    takes. None otherwise.
-    """
+    takes."""
     a = dot.operands[0].type
     assert isinstance(a, Tile) and isinstance(a.elem, DType)
     if dot.name != "dot" or a.layout is None:

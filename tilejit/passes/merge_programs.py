@@ -14,9 +14,7 @@ BYTES, ELEMENTS, MOST, WARPS = 4096, 2048, 128, 4
 
 
 def merge_programs(fn: Function) -> Function:
-    """Merge `programs_per_cta` programs, or say how many could be. Raises CompilationError where the author asks for
-    what cannot be merged.
-    """
+    """Merge `programs_per_cta` programs, or say how many could be."""
     asked = fn.attrs.get("programs_per_cta")
     if asked == 1:
         return fn

@@ -19,9 +19,7 @@ _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 @dataclass(frozen=True)
 class _Sum:
-    """The terms of an index: 64-bit numbers, and at most one tile of 32-bit ones; the renamings of its elements
-    (outermost last).
-    """
+    """The terms of an index."""
 
     scalars: tuple[Value | int, ...]
     tile: Value | None = None

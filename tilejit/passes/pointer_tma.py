@@ -210,9 +210,7 @@ class _Raising:
         return order
 
     def bounded(self, at: Address, axes: list[_Axis], bounds: list[Bound], wide: bool) -> _Plan | str:
-        """The plan, with sizes from the mask and from indices modulo a size; starts must not be negative. `wide`: an
-        index of 64 bits that nothing bounds becomes two.
-        """
+        """The plan, with sizes from the mask and from indices modulo a size; starts must not be negative."""
         by_dim = {a.of: a for a in axes if a.of is not None}
         low: set[int] = set()
         for b in bounds:

@@ -86,9 +86,7 @@ def _dot(fn: Function, b: Builder, like: Op, x: Value, y: Value, acc: Value, **a
 
 
 def _by_parts(fn: Function, op: Op, b: Builder) -> Value:
-    """The products of parts, the small ones summed from zero. Where those are NaN, of infinities and zeros, the largest
-    parts' product counts alone.
-    """
+    """The products of parts, the small ones summed from zero."""
     x, y, acc = op.operands
     name, pairs = PARTS[op.attrs["precision"]]
     elem, count = DTYPES[name], 1 + max(max(p) for p in pairs)

@@ -26,9 +26,7 @@ def simplify(fn: Function) -> Function:
 
 
 class _Frame:
-    """A block that is being rewritten: its ops, and what they compute. changes: the values that differ between
-    iterations, if it is the body of a `for`.
-    """
+    """A block that is being rewritten: its ops, and what they compute."""
 
     __slots__ = ("out", "here", "changes")
 
@@ -99,9 +97,7 @@ class _Rewriter:
             frame.changes.update(op.results)
 
     def _replaced(self, op: Op) -> bool:
-        """Whether a pure op is done with: its result is an existing value, or the op has its place, in front of loops
-        that it does not depend on.
-        """
+        """Whether a pure op is done with."""
         if not op.define.pure or op.regions or "scheduled" in op.define.traits:
             return False
         new = None

@@ -25,8 +25,7 @@ class Body:
         self.known, self.mark, self.counts = e.role.known, e.role.known.mark or 0, dict(e.p.counts)
 
     def settle(self, pairs: list[tuple[str, str]]) -> set[str]:
-        """Rename registers of the text up to now, its end; returns carried ones that need no copy any more. pairs:
-        carried register, what it becomes."""
+        """Rename registers of the text up to now, its end; returns carried ones that need no copy any more."""
         lines, above = self.e.p.lines, self.known.mark or 0
         hoisted = above - self.mark
         made_above = set(_REGISTER.findall("\n".join(lines[self.mark:above])))

@@ -375,8 +375,7 @@ def _stacked(e: Emitter, op: Op) -> None:
 
 
 def _places(e: Emitter, stack: Value, at: Value) -> tuple[str, list[tuple[int, int, str]]]:
-    """Of a tile of the stack: the state space, and (first register, how many, address) of each access. In shared memory
-    the threads' accesses lie side by side."""
+    """Of a tile of the stack: the state space, and (first register, how many, address) of each access."""
     t, count, (first, *_) = stack.tile, e.count(stack.type), e.get(stack)
     threads = stack.op.attrs.get("threads", 0) if isinstance(stack.op, Op) else 0
     size, kind, to = element_bytes(t) * (threads or 1), *(("b32", "lo.u32") if threads else ("b64", "wide.s32"))

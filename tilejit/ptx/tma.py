@@ -185,8 +185,7 @@ def _mbar_arrive(e: Emitter, op: Op) -> None:
 
 
 def _have_read(e: Emitter, pred: str | None) -> str | None:
-    """A predicate that is `pred` (None: true), and that is known once what was loaded from slots is in registers:
-    docs/modules.md says why."""
+    """`pred`, known once what was loaded from slots is in registers: docs/modules.md says why."""
     p, reads = e.p, e.role.reads
     e.role.reads = []
     if not reads:

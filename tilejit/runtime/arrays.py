@@ -86,7 +86,7 @@ def stand_in(kind: type) -> bool:
 
 def same_as(*tensors: Any, sizes: bool = True) -> Callable[..., bool]:
     """torch's own test for distinct tensors of these types, dtypes, devices and ranks, with `sizes` also sizes and
-    strides."""
+    strides. It may say no to such tensors, and does where torch has none."""
     guards = getattr(getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "guards", None), "TensorGuards", None)
     if guards is None:
         return lambda *others: False

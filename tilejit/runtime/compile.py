@@ -194,8 +194,7 @@ def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[st
 
 def _emitted(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],
              stages: Stages) -> tuple[Mapping[str, Any], Function, tuple[str, KernelMetadata]]:
-    """Options, scheduled function and PTX. Rows too wide for one CTA are divided by a cluster; what it cannot do one
-    CTA does, unless the author asks how CTAs divide the work."""
+    """Options, scheduled function and PTX."""
     from tilejit.schedule.in_flight import divided
 
     def emitted(options: Mapping[str, Any], fn: Function | None = None,

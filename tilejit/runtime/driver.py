@@ -313,8 +313,7 @@ class LoadedKernel:
         return int(check(driver.cuOccupancyMaxActiveClusters(self.function, self._config_of((1, 1, 1), 0)), doing))
 
     def early(self, grid: tuple[int, int, int]) -> bool:
-        """Whether a launch may begin before the one ahead has ended. "even": if programs get multiprocessors evenly
-        though that runs: each has one for itself, or they are few."""
+        """Whether a launch may begin before the one ahead has ended."""
         if self.pdl not in ("even", "few"):
             return bool(self.pdl)
         if self.room is None:
@@ -374,9 +373,7 @@ def byte_strides(strides: list[int]) -> list[Any]:
 
 def encode_tensor_map(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...],
                       box: tuple[int, ...], swizzle: int, fill: str) -> bytes:
-    """The 128 bytes of a CUtensorMap (cuTensorMapEncodeTiled); sizes, strides (elements) and box outermost first,
-    swizzle in bytes (0, 32, 64, 128), fill "zero" or "nan".
-    """
+    """The 128 bytes of a CUtensorMap (cuTensorMapEncodeTiled)."""
     from tilejit.ir.types import DTYPES
 
     d, size = api(), DTYPES[dtype].bytes

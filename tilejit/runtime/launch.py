@@ -89,8 +89,7 @@ class Another:
 
 
 class Variants:
-    """Other entries: `exact` for arguments that TMA does not take, `merged` for many small programs, `lengths` for
-    rows of some lengths."""
+    """Other entries."""
 
     compiled: CompiledKernel
     at: Mapping[str, int]

@@ -221,9 +221,7 @@ def _scalar(p: ScalarParam, at: Mapping[str, int]) -> Reader:
 
 
 class Frame:
-    """The memory of one launch at a time: 128 bytes a tensor map (64-byte aligned), 8 a scalar, and the array of
-    pointers to them at `address`.
-    """
+    """The memory of one launch at a time."""
 
     def __init__(self, packer: Packer):
         maps, scalars, count = len(packer.map_params), len(packer.scalars), len(packer.params)

@@ -75,8 +75,7 @@ def constant_key(x: Any) -> Hashable:
 
 
 class ArgumentKeys(Keys):
-    """Keys of run-time arguments; `align`, `ones`: by divisibility by 16, and by being 1; `most`: by the power of
-    two that an integer is at most."""
+    """Keys of run-time arguments."""
 
     def __init__(self, align: bool, ones: bool, most: bool = False):
         self.align, self.ones, self.most = align, ones, most
@@ -172,10 +171,7 @@ def _array_key(x: Any, align: bool) -> Hashable:
 # -- descriptions --
 def describe_argument(name: str, x: Any, keys: ArgumentKeys, annotated: DType | None = None,
                       typed: bool = False) -> Arg:
-    """What the compiler is told of a run-time argument; `typed`: text may name a type (`_from_text`).
-
-    Raises ArgumentError for what is no argument.
-    """
+    """What the compiler is told of a run-time argument; `typed`: text may name a type (`_from_text`)."""
     if isinstance(x, str):
         return _from_text(name, x) if typed else Const(x)
     if isinstance(x, tuple):

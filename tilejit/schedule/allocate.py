@@ -61,8 +61,7 @@ class Allocator:
 
     def place(self, level: int, rings: Mapping[str, int] | None = None, slots: int = 0,
               lean: bool = False) -> Placement:
-        """The smallest placement found in which sharing costs no more than `level`; `rings` (name: how many of it there
-        are, one for each group) have so many `slots`, and stores one staging tile if `lean`."""
+        """The smallest placement found in which sharing costs no more than `level`."""
         slots_of = {ring: slots * times for ring, times in (rings or {}).items()}
 
         def packed(private: bool) -> tuple[dict[Area, int], int]:
@@ -93,8 +92,7 @@ class Allocator:
             min(map(self.place, self.levels()), key=lambda p: p.total)
 
     def slots(self, rings: Mapping[str, int], most: int, lean: bool = False) -> int:
-        """How many slots, up to `most`, these rings can have: with cheap sharing if that makes `ENOUGH_SLOTS`, with
-        what roles wait for if that makes more, with a ring that is drained only if there are not two otherwise."""
+        """How many slots, up to `most`, these rings can have."""
         found = self.deepest(MEET, rings, most, lean)
         if found < ENOUGH_SLOTS:
             found = max(found, min(self.deepest(WAIT, rings, most, lean), ENOUGH_SLOTS))

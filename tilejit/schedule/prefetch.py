@@ -42,8 +42,7 @@ def _move(fill: Op, loop: Op, before: Builder) -> None:
 
 
 def _behind_readers(fill: Op, loop: Op) -> int:
-    """Where in a loop's body all that read the slot of this trip have; at its end, if products may be in flight:
-    branches among their instructions make the assembler wait for each."""
+    """Where in a loop's body all that read the slot of this trip have."""
     body = loop.regions[0]
     table, end = uses(body), len(body.ops) - 1
     named = [v for op in body.ops if op.name == "await" and op.attrs["ring"] == fill.attrs["ring"] for v in op.results]

@@ -102,8 +102,7 @@ class _Release:
         self.behind.setdefault(max([last, *waits], key=block.ops.index), []).append((ring, slot))
 
     def _first_use(self, ring: Ring, load: Op, block: Block) -> Op:
-        """What uses first what a load from a slot gives, whose registers the arrival waits for; the load itself where
-        that is control flow, or the ring's next slot, or the slot's next copy, comes first."""
+        """What uses first what a load from a slot gives, whose registers the arrival waits for."""
         users, work = [], list(load.results)
         while work:
             for op, _ in self.uses.get(work.pop(), ()):

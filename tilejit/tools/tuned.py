@@ -54,7 +54,8 @@ def write(of: dict[str, Any], costs: dict[str, float]) -> None:
 
 def fastest(kernel: Kernel, values: str, calls: Mapping[str, Callable[[], Any]],
             bench: Callable[[Callable[[], Any]], float] | None = None) -> str:
-    """The name of the call that takes the least time: measured once for a kernel and `values`, and kept on disk."""
+    """The name of the call that takes the least time: measured once for a kernel and `values`, and kept on disk.
+    Without a GPU, and a `bench` that gives a number for a call: the first."""
     names = list(calls)
     if bench is None:
         if default_target() != "cuda":

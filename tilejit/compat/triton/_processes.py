@@ -44,8 +44,7 @@ def _synchronize() -> None:
 
 def run_in_process(client_fn: Callable[..., Any], args: tuple = (), kwargs: Mapping[str, Any] | None = None,
                    env: Mapping[str, str] | None = None) -> ProcessResult:
-    """Call a function, which can be pickled. Raises TimeoutError after $TRITON_TEST_PROCESS_TIMEOUT seconds,
-    RuntimeError if the process ended without a result."""
+    """Call a function, which can be pickled."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     limit = os.environ.get("TRITON_TEST_PROCESS_TIMEOUT")

@@ -11,8 +11,7 @@ def is_power_of_two(x: int) -> bool:
 
 
 def validate_block_shape(shape: Sequence[int]) -> int:
-    """The elements of a tile. Raises TypeError for sizes that are no integers, ValueError for no powers of two and for
-    too many."""
+    """The elements of a tile."""
     numel = 1
     for i, d in enumerate(shape):
         if not isinstance(d, int):

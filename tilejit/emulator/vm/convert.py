@@ -98,8 +98,7 @@ def int_to_float(a: int, src: int, dst: int, rnd: int, sat: bool) -> int:
 
 @njit
 def nearest_tf32(a: int, satfinite: bool) -> int:
-    """cvt.rna.tf32.f32 as the hardware does it: a NaN is cut like any number, and satfinite takes the largest exponent
-    (infinities and NaNs) one step down."""
+    """cvt.rna.tf32.f32 as the hardware does it."""
     magnitude = a & 0x7FFFFFFF
     special = magnitude > 0x7F800000
     out = (magnitude if special else magnitude + 0x1000) & 0x7FFFE000

@@ -86,7 +86,7 @@ def shift(sub: int, a: int, b: int, w: int, is_signed: bool) -> int:
 
 @njit
 def bit_field(sub: int, a: int, b: int, c: int, e: int, w: int, is_signed: bool) -> int:
-    """bfe and bfi: position and length of 8 bits for 32-bit values; the hardware uses all 32 bits for 64-bit ones."""
+    """bfe and bfi."""
     mask = 255 if w == 32 else 0xFFFFFFFF
     if sub == k.BFE:
         pos, length, top = b & mask, c & mask, w - 1

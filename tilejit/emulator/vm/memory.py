@@ -249,8 +249,7 @@ def atomic(st, row, regs, pool, warp: int, pc: int, mask: int) -> None:
 
 @njit
 def matrix(st, row, regs, pool, warp: int, pc: int, mask: int, is_store: bool) -> None:
-    """ldmatrix and stmatrix .m8n8.b16: lane 8*i + r supplies the address of row r of matrix i; lane t holds elements (t
-    / 4, 2 * (t % 4)) and the next column, or rows for columns with .trans."""
+    """ldmatrix and stmatrix .m8n8.b16."""
     count = row[k.COUNT]
     record = np.int64(0)
     rows = 0xFFFFFFFF if count == 4 else (1 << (8 * count)) - 1

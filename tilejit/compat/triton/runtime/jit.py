@@ -248,8 +248,7 @@ class JITFunction(Kernel, JITCallable, KernelInterface):
         return None if compiled is None else self.handles[id(compiled)]
 
     def _options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Without what only concerns Triton's compiler. Raises KeyError for unknown ones, LaunchError for those that
-        change the kernel, AssertionError or OutOfResources for a wrong number of warps."""
+        """Without what only concerns Triton's compiler."""
         out = {}
         for k, v in kwargs.items():
             if k in self.keys or k in self.defaults:
