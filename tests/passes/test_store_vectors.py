@@ -71,6 +71,26 @@ def test_sectors_of_transposed_tiles(m, n, warps, dtype):
             assert all(len(set((warp // 32).ravel())) == 16 for warp in touched)
 
 
+@tilejit.kernel
+def square(x, z, m, n, R: tl.constexpr):
+    i, j = tl.arange(0, R), tl.arange(0, R)
+    v = tl.load(x + i[:, None] * n + j[None, :], mask=(i[:, None] < m) & (j[None, :] < n))
+    tl.store(z + j[:, None] * m + i[None, :], tl.trans(v), mask=(j[:, None] < n) & (i[None, :] < m))
+
+
+@pytest.mark.parametrize("m, n", [(33, 40), (40, 33), (33, 31)])
+def test_each_side_of_a_square_transpose_has_its_own_width(m, n):
+    """Vectors where rows allow them, and whole sectors on either side."""
+    x, z = np.arange(m * n, dtype=np.float32).reshape(m, n), np.zeros((n, m), np.float32)
+    with tilejit.knobs(target="emulator"):
+        made = square[(1,)](x, z, m, n, 64)
+    assert np.array_equal(z, x.T)
+    for op in [op for op in walk(tile_ir(made.kernel, made.args, made.options).body) if op.name in ("load", "store")]:
+        assert op.attrs["vec"] == (4 if (n if op.name == "load" else m) == 40 else 1)
+        table = op.operands[0].type.layout.table()[0, :, 0]
+        assert len(set(map(tuple, (table // (1, 8)).tolist()))) == 4 * op.attrs["vec"]
+
+
 def test_values_arrive():
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((64, 32)).astype(ml_dtypes.bfloat16) for _ in range(2))

@@ -240,6 +240,8 @@ class Assignment:
             return False
         if op in self.copied:  # a conversion next to it only reads the slot in another layout
             return here <= there and self.accesses.vector(op, layout) >= self.accesses.vector(op, best)
+        if into and not self.accesses.products and here > there and self.accesses.in_parts(op, layout):
+            here *= 2
         if here <= there:
             return True
         ends = (layout, best) if into else (best, layout)

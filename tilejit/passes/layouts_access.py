@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Optional
 
 import numpy as np
 
-from tilejit.ir import Block, Function, Op, Value, enclosing, listed, needed, reached, total_warps, walk
+from tilejit.ir import Block, Function, Op, Value, edges, enclosing, listed, needed, reached, total_warps, walk
 from tilejit.ir.target import target_of
 from tilejit.ir.types import DType, Ptr, Tile, bf16, elem_of, fp16, fp32, int32, int64
 from tilejit.layout.clusters import copies, cta_bases, parts_of, strips_of
@@ -15,6 +16,8 @@ from tilejit.layout.named import blocked
 from tilejit.passes.axis import AxisInfo, vector_width
 
 Facts = dict[Value, AxisInfo]
+#: Accesses that may share a layout: shape, fastest dimension, and which side of transposes that keep the shape.
+Key = tuple[tuple[int, ...], int, Optional[Value]]
 #: Bytes of a cache line, which one cycle looks up, and of a sector, the least that moves.
 _LINE, _SECTOR = 128, 32
 #: Elements along a dimension that a CTA has at least where the CTAs of a cluster divide it; the same beside products,
@@ -34,20 +37,22 @@ class Accesses:
                     if op.define.layout == "access" and isinstance(op.operands[0].type, Tile)]
         #: Tiles whose innermost accesses all are of 4 bytes and more, if only by masks that end among those; none where
         #: products need the registers.
-        self.ragged: set[tuple[tuple[int, ...], int]] = set()
-        #: (shape, fastest dimension) -> elements an access, the widest of all accesses of that shape, so that
-        #: they share a layout.
-        self.widths: dict[tuple[tuple[int, ...], int], int] = {}
-        alike: dict[tuple[tuple[int, ...], int], list[Op]] = {}
+        self.ragged: set[Key] = set()
+        #: Elements an access, the widest of all accesses of a kind, so that they share a layout.
+        self.widths: dict[Key, int] = {}
+        sides = turned_apart(fn)
+        self.key: dict[Op, Key] = {op: (op.operands[0].tile.shape, fastest(op, facts), sides.get(op.operands[0]))
+                                   for op in self.ops}
+        self.alike: dict[Key, list[Op]] = {}
         for op in self.ops:
-            alike.setdefault((op.operands[0].tile.shape, fastest(op, facts)), []).append(op)
-        for key, ops in alike.items():
+            self.alike.setdefault(self.key[op], []).append(op)
+        for key, ops in self.alike.items():
             deepest = max(map(loops_around, ops))
             if not self.products and all(loops_around(op) < deepest or
                                          access_width(op, facts, key[1], True) * _bytes(op) >= 4 for op in ops):
                 self.ragged.add(key)
         for op in self.ops:
-            key = (op.operands[0].tile.shape, fastest(op, facts))
+            key = self.key[op]
             self.widths[key] = max(self.widths.get(key, 1), self._width(op))
         #: Shape of tiles that scans and networks go along a dimension of, which is cheapest within a thread -> it
         self.along = {v.type.shape: op.attrs["axis"] for op in listed(fn.body)
@@ -55,7 +60,7 @@ class Accesses:
                       if isinstance(v.type, Tile) and v.type.shape == getattr(op.operands[0].type, "shape", None)}
         for key in self.widths if self.ctas == 1 and not self.products else ():
             if self.along.get(key[0]) != key[1]:
-                self.widths[key] = self._of_whole_sectors(*key)
+                self.widths[key] = self._of_whole_sectors(key)
         #: Length of a row -> bytes of the narrowest elements that are loaded or stored of one.
         self.narrowest: dict[int, int] = {}
         for op in walk(fn.body) if self.ctas > 1 else ():
@@ -70,12 +75,11 @@ class Accesses:
         return min(self._widest(op, fastest(op, self.facts)), spread)
 
     def _widest(self, op: Op, dim: int) -> int:
-        return access_width(op, self.facts, dim, (op.operands[0].tile.shape, dim) in self.ragged)
+        return access_width(op, self.facts, dim, self.key[op] in self.ragged)
 
-    def _of_whole_sectors(self, shape: tuple[int, ...], dim: int) -> int:
-        """Elements an access of a shape."""
-        widest = self.widths[shape, dim]
-        ops = [op for op in self.ops if op.operands[0].tile.shape == shape and fastest(op, self.facts) == dim]
+    def _of_whole_sectors(self, key: Key) -> int:
+        """Elements an access of a kind."""
+        (shape, dim, _), widest, ops = key, self.widths[key], self.alike[key]
         deepest = max(map(loops_around, ops))
         vectors = [self._width(op) for op in ops if (op.name == "store" or op.attrs.get("unread"))
                    and loops_around(op) == deepest and not op.attrs.get("seldom")
@@ -101,7 +105,7 @@ class Accesses:
         """Neighbouring threads on neighbouring addresses; at no cost, with the warps of `near`."""
         t = op.operands[0].tile
         dim = fastest(op, self.facts)
-        width = self._width(op) if alone else self.widths[t.shape, dim]
+        width = self._width(op) if alone else self.widths[self.key[op]]
         order = (dim, *(d for d in reversed(range(len(t.shape))) if d != dim))
         last = cta_bases(near, self.ctas) if near is not None else self.of_ctas(t.shape)
         own = axis if (axis := self.along.get(t.shape)) != dim else None  # along dim lanes are neighbours
@@ -125,7 +129,7 @@ class Accesses:
         if op.name != "store" or held is None or held.odd_dims or held.rank < 2 or held.zero_bits("lane"):
             return None
         t, dim = op.operands[0].tile, fastest(op, self.facts)
-        width = min(self._widest(op, dim), self.widths[t.shape, dim])
+        width = min(self._widest(op, dim), self.widths[self.key[op]])
         return with_vectors(held, dim, width) if held.contiguous_registers(dim) < width else None
 
     def narrower(self, op: Op, layout: LinearLayout) -> bool:
@@ -147,6 +151,33 @@ class Accesses:
         lines = _distinct(layout, info, dim, elem.elem.bytes, _LINE)
         least = 3 if mask_of(op) is not None else 1
         return layout.num_registers // vec * max(lines, sectors * (0.5 if op.name == "load" else 1.0), least)
+
+    def in_parts(self, op: Op, layout: LinearLayout) -> bool:
+        """Whether instructions of a store write parts of sectors, which takes L2 twice as long at least."""
+        dim, size = fastest(op, self.facts), _bytes(op)
+        written = (32 >> len(layout.zero_bits("lane"))) * self.vector(op, layout) * size
+        return _distinct(layout, self.facts[op.operands[0]], dim, size, _SECTOR) * _SECTOR > written
+
+
+def turned_apart(fn: Function) -> dict[Value, Value]:
+    """A tile -> one of those that it may share a layout with, where a transpose of a square tile stands between some."""
+    ops, first = listed(fn.body), dict[Value, Value]()
+    if not any(op.name == "trans" and len(set(op.result.tile.shape)) == 1 for op in ops):
+        return first
+
+    def of(v: Value) -> Value:
+        while first.setdefault(v, v) is not v:
+            v = first[v]
+        return v
+
+    for op in ops:
+        if op.name != "trans":
+            for same in [[*op.operands, *op.results], *(e.values for e in edges(op))]:
+                tiles = [v for v in same if isinstance(v.type, Tile)]
+                for v in tiles[1:]:
+                    if v.tile.shape == tiles[0].tile.shape:
+                        first[of(v)] = of(tiles[0])
+    return {v: of(v) for v in first}
 
 
 def loops_around(op: Op) -> int:
