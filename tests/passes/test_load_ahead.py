@@ -141,6 +141,19 @@ def test_one_iteration_has_none_ahead(target):
 
 
 @tilejit.kernel
+def copied(x, o, n, B: tl.constexpr):
+    row = tl.program_id(0) * n
+    for i in range(0, n, B):
+        at = i + tl.arange(0, B)
+        tl.store(o + row + at, tl.load(x + row + at, mask=at < n), mask=at < n)
+
+
+def test_trips_of_many_small_loads_have_none_ahead():
+    made = [copied.compile("*bf16", "*fp32", "int32", B=b).report() for b in (512, 1024)]
+    assert ["iterations ahead" in x for x in made] == [True, False]
+
+
+@tilejit.kernel
 def pairs(x, y, o, first, last, W: tl.constexpr):
     """Each iteration is for itself: a row of x times the first one of y."""
     at = tl.arange(0, W)

@@ -104,6 +104,22 @@ def test_few_warps_that_load_what_they_multiply_have_registers(warps, dot, told)
 
 
 @tilejit.kernel
+def added(x, y, m, n):
+    tl = tilejit.language
+    c, total = tl.arange(0, 128), tl.zeros((32, 128), tl.float32)
+    for r in range(0, m, 32):
+        rows = r + tl.arange(0, 32)
+        total += tl.load(x + rows[:, None] * n + c[None, :], mask=(rows[:, None] < m) & (c[None, :] < n), other=0)
+    tl.store(y + c, tl.sum(total, 0), mask=c < n)
+
+
+def test_small_loads_of_loops_are_under_way_together():
+    """ptxas had four of 32 at a time, in 48 registers: 1.2 TB/s."""
+    made = added.compile("*fp32", "*fp32", "int32", "int32")
+    assert f".minnctapersm 6{WISH}" in made.ptx and made.resources.registers > 64
+
+
+@tilejit.kernel
 def twice(x):
     tilejit.language.store(x, tilejit.language.load(x) * 2)
 

@@ -17,6 +17,13 @@ def size(v: Value) -> int:
     return -(-t.layout.num_registers * max(8, bits) // 32)
 
 
+def small_loads(load: Op) -> int:
+    """A thread's instructions for a load, if each is of 4 bytes at most."""
+    t, vec = load.result.type, load.attrs.get("vec", 1)
+    small = isinstance(t, Tile) and t.layout is not None and vec * max(8, elem_of(t).bits) <= 32
+    return t.layout.num_registers // vec if small else 0
+
+
 def root(v: Value) -> list[Value]:
     if isinstance(v.op, Op) and "registers" in v.op.define.traits:
         return [r for x in v.op.operands for r in root(x)]

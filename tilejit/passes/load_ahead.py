@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, listed, replace
 from tilejit.ir.ahead import Ahead, address_slice, is_volatile, order_problem
 from tilejit.ir.bounds import bounds
-from tilejit.ir.registers import peak, size
+from tilejit.ir.registers import peak, size, small_loads
 from tilejit.ir.types import Tile, int1
 from tilejit.passes.copies import pipelined_loops
 
@@ -21,6 +21,9 @@ PART, WRITTEN_OUT = 16, 1500
 BY_PTXAS = 36
 #: Iterations for each that is loaded ahead, at least: the first ones are waited for as before.
 TRIPS = 8
+#: Loads of 4 bytes and less of a trip that adds nothing up, from which on it has enough under way: fewer registers
+#: leave room for more warps.
+MANY = 8
 
 
 def load_ahead(fn: Function) -> Function:
@@ -79,7 +82,9 @@ def _early(op: Op, loop: Op) -> _Load | None:
 def _depth(fn: Function, loop: Op, loads: list[_Load]) -> int:
     if not loads:
         return 0
-    each = sum(max(1, size(x.op.result)) for x in loads)
+    if not loop.results and sum(small_loads(x.op) for x in loads) >= MANY:
+        return 0
+    each = sum(max(1, size(x.op.result), small_loads(x.op)) for x in loads)
     lo, hi = (bounds(v) for v in loop.operands[:2])
     end = loop.operands[1]
     most = fn.arg_attrs[end.index].get("most", hi[1]) if end.op is fn.body else hi[1]

@@ -5,6 +5,7 @@ import re
 
 from tilejit.errors import CompilationError, Loc
 from tilejit.ir import Block, Op, Value, listed, loop_around
+from tilejit.ir.registers import small_loads
 from tilejit.ir.target import Target
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, Tile, int32
 from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
@@ -29,6 +30,8 @@ _LD = {"int8": "s8", "uint8": "u8", "fp8e4b15": "u8", "fp8e4nv": "u8", "fp8e5": 
 NAMED_BARRIERS = 16
 #: Threads of programs that are told of room for 12 warps where loops load.
 FEW_THREADS = 128
+#: Loads of 4 bytes and less of a trip, from which on there is room for 24 warps.
+MANY = 8
 
 
 def prologue(e: Emitter) -> None:
@@ -398,7 +401,8 @@ def _resident(e: Emitter, threads: int, shared: int) -> list[str]:
     waits = any(op.name in ("dot_async", "dot_mma") for op in ops) and any(
         op.name == "load" and isinstance(op.result.type, Tile) and loop_around(op) is not None
         for op in ops)
-    return [f".minnctapersm {384 // threads}{WISH}"] if waits else []
+    small = any(op.name == "load" and small_loads(op) >= MANY and loop_around(op) is not None for op in ops)
+    return [f".minnctapersm {(384 if waits else 768) // threads}{WISH}"] if waits or small else []
 
 
 def _drop_warp(e: Emitter) -> None:
