@@ -42,6 +42,20 @@ def test_loads_come_first():
 
 
 @tilejit.kernel
+def total(x, out, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, i < n, other=0)
+    tl.store(out + i, v / tl.sum(v, 0), i < n)
+
+
+def test_threads_that_store_nothing_leave():
+    """Ahead of the first load, where no other thread waits for them (`test_values` runs it)."""
+    alone = scaled.compile("*bf16", "*bf16", "*bf16", "int32", "int32", BLOCK=1024).ptx
+    assert alone.index(" ret;") < alone.index("ld.global") and alone.count(" ret;") == 2
+    assert total.compile("*fp32", "*fp32", "int32", BLOCK=1024).ptx.count(" ret;") == 1
+
+
+@tilejit.kernel
 def weighted(x, w, out, n, pitch, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     v = tl.load(x + tl.program_id(0) * pitch + i, i < n) * tl.load(w + i, i < n)

@@ -224,7 +224,7 @@ def dependent_launch():
     loaded.launch((4000, 1, 1), 11, 0)
     assert state.pdl == 1
     loaded = driver.LoadedKernel(driver.device(0), b"// ptx", "k", 128, 1000, pdl="few", programs=2)
-    most = 2 * driver.WAVES * loaded.resident()
+    most = 2 * driver.FEW
     for grid, on in ((most, 1), (most + 2, 0), (1, 1)):
         loaded.launch((grid, 1, 1), 11, 0)
         assert state.pdl == on

@@ -89,6 +89,7 @@ def test_kernels_without_products():
     assert "dependent launch: on, as launch_pdl says" in made.report() and made.metadata.pdl
     for block, on in ((4096, "few"), (64, False)):
         made = add_kernel.compile("*fp32", "*fp32", "*fp32", "i32", BLOCK=block)
+        assert ("@%p0 griddepcontrol.wait" in made.ptx) == bool(on)  # many programs do without
         assert made.metadata.pdl == on and ("dependent launch: on, in launches of few programs" in made.report()) == bool(on)
     made = add_kernel.compile("*fp32", "*fp32", "*fp32", "i32", BLOCK=4096, num_ctas=2)
     assert "dependent launch: on, programs are clusters of 2" in made.report() and made.metadata.pdl

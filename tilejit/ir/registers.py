@@ -20,8 +20,9 @@ def size(v: Value) -> int:
 def small_loads(load: Op) -> int:
     """A thread's instructions for a load, if each is of 4 bytes at most."""
     t, vec = load.result.type, load.attrs.get("vec", 1)
-    small = isinstance(t, Tile) and t.layout is not None and vec * max(8, elem_of(t).bits) <= 32
-    return t.layout.num_registers // vec if small else 0
+    if not isinstance(t, Tile) or t.layout is None or vec * max(8, t.elem.bits) > 32:  # type: ignore[union-attr]
+        return 0
+    return t.layout.num_registers // vec
 
 
 def root(v: Value) -> list[Value]:

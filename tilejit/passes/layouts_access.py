@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Optional
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from tilejit.passes.axis import AxisInfo, vector_width
 
 Facts = dict[Value, AxisInfo]
 #: Accesses that may share a layout: shape, fastest dimension, and which side of transposes that keep the shape.
-Key = tuple[tuple[int, ...], int, Optional[Value]]
+Key = tuple[tuple[int, ...], int, Value | None]
 #: Bytes of a cache line, which one cycle looks up, and of a sector, the least that moves.
 _LINE, _SECTOR = 128, 32
 #: Elements along a dimension that a CTA has at least where the CTAs of a cluster divide it; the same beside products,
@@ -128,7 +127,7 @@ class Accesses:
         neighbours exchange them for other registers."""
         if op.name != "store" or held is None or held.odd_dims or held.rank < 2 or held.zero_bits("lane"):
             return None
-        t, dim = op.operands[0].tile, fastest(op, self.facts)
+        dim = fastest(op, self.facts)
         width = min(self._widest(op, dim), self.widths[self.key[op]])
         return with_vectors(held, dim, width) if held.contiguous_registers(dim) < width else None
 
@@ -160,7 +159,7 @@ class Accesses:
 
 
 def turned_apart(fn: Function) -> dict[Value, Value]:
-    """A tile -> one of those that it may share a layout with, where a transpose of a square tile stands between some."""
+    """A tile -> one of those that it may share a layout with, where transposes of square tiles stand between some."""
     ops, first = listed(fn.body), dict[Value, Value]()
     if not any(op.name == "trans" and len(set(op.result.tile.shape)) == 1 for op in ops):
         return first

@@ -121,6 +121,7 @@ class Emitter:
         self.version = (8, 0)  # of the PTX ISA
         self.target = target_of(fn)
         self.smem = ""  # register: shared base address, 1024-byte aligned
+        self.few: str | None = None  # predicate: the launch may begin early
         self.rank = ""  # register: index of the CTA in its cluster, if that has several
         self.written: Written | None = None  # tensor maps that the program writes
         self.alone = False  # one thread runs what is emitted (`elect`)

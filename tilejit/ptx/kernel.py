@@ -12,6 +12,7 @@ from tilejit.ptx.emit import Emitter, Role, emits, param_decl, reg_class
 from tilejit.ptx.isa import required_sm
 from tilejit.ptx.metadata import (
     ALL,
+    FEW,
     PROGRAMS,
     WISH,
     Expr,
@@ -64,7 +65,11 @@ def prologue(e: Emitter) -> None:
         elif "query" in op.define.traits:
             desc_query(e, op)
     if e.fn.attrs.get("dependent_launch"):
-        e.p("griddepcontrol.launch_dependents")
+        if e.fn.attrs["dependent_launch"] == "few":
+            x, y, z = (p.new("b32", "mov.u32", f"%nctaid.{d}") for d in "xyz")
+            ctas = p.new("b32", "mul.lo.u32", p.new("b32", "mul.lo.u32", x, y), z)
+            e.few = p.new("pred", "setp.le.u32", ctas, FEW)
+        p("griddepcontrol.launch_dependents", pred=e.few)
     e.exits = [] if roles or e.rank else early_exits(e.fn.body)
     if not e.exits:
         init_barriers(e)
@@ -291,7 +296,7 @@ def _order_stay(e: Emitter, op: Op) -> None:
 
 @emits("launch_wait")
 def _launch_wait(e: Emitter, op: Op) -> None:
-    e.p("griddepcontrol.wait")
+    e.p("griddepcontrol.wait", pred=e.few)
 
 
 @emits("elect")

@@ -36,6 +36,11 @@ def _load(e: Emitter, op: Op) -> None:
     p, t = e.p, elem_of(op.result.type)
     if op.attrs.get("ahead") and e.role.name != "producer":  # where one lane may load
         p("bar.warp.sync", -1)
+    if op.attrs.get("leave"):
+        some, *rest = dict.fromkeys(m for x in op.block.ops if x.name == "store" for m in e.get(x.operands[2]))
+        for m in rest:
+            some = p.new("pred", "or.pred", some, m)
+        p("ret", pred=f"!{some}")
     pointers = e.get(op.operands[0])
     masks = e.get(op.operands[1]) if len(op.operands) > 1 else None
     others = e.get(op.operands[2]) if len(op.operands) > 2 else None

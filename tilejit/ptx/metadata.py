@@ -9,6 +9,8 @@ from typing import Union
 Expr = tuple
 #: Stands among the arguments for the number of programs along the grid's first axis, which merged ones ask for.
 PROGRAMS = ("arg", "_programs")
+#: CTAs of launches that may begin early where programs do one thing each: all of more would start more slowly.
+FEW = 8192
 #: Behind a directive that a kernel does without where the assembler would spill because of it.
 WISH = "    // unless that spills"
 #: The same of programs of which no more have room.

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from tilejit.errors import CudaError, LaunchError
 from tilejit.ir.target import DEFAULT, TARGETS, Target
+from tilejit.ptx.metadata import FEW
 from tilejit.runtime.occupancy import check_room
 
 #: Errors after which the context is lost (CUDA driver API, CUresult).
@@ -237,10 +238,6 @@ def capturing(stream: int) -> bool:
     return bool(int(result[0])) or bool(int(result[1]))
 
 
-#: Of programs that run at once: more gain nothing by an early start.
-WAVES = 16
-
-
 class LoadedKernel:
     """A kernel loaded on one device from a cubin, or PTX that the driver assembles."""
 
@@ -316,11 +313,11 @@ class LoadedKernel:
         """Whether a launch may begin before the one ahead has ended."""
         if self.pdl not in ("even", "few"):
             return bool(self.pdl)
-        if self.room is None:
-            self.room = self.resident()
         programs, all_ = prod(grid), self.device.multiprocessors
         if self.pdl == "few":
-            return programs <= WAVES * self.room * self.programs
+            return programs <= FEW * self.programs
+        if self.room is None:
+            self.room = self.resident()
         return self.room <= all_ or 2 * programs <= all_ * self.programs
 
     def configure(self, grid: tuple[int, int, int], stream: int) -> Any:

@@ -1,16 +1,38 @@
 """When a launch may begin: behind the kernel ahead of it in the stream, or before that one has ended."""
 from __future__ import annotations
 
-from tilejit.ir import Block, Builder, Function, listed
+from tilejit.ir import Block, Builder, Function, listed, needed
 from tilejit.ir.target import target_of
+from tilejit.ir.types import Tile
+
+#: Masks of a thread that it looks at before it loads, at most.
+MASKS = 8
 
 
 def await_launch(fn: Function) -> Function:
     fn.attrs["dependent_launch"], why = dependent(fn)
     fn.say("dependent_launch", why)
+    if fn.attrs.get("straight"):
+        _leave(fn.body)
     if fn.attrs["dependent_launch"]:
         _place(fn.body)
     return fn
+
+
+def _leave(body: Block) -> None:
+    """Mark the first load, where threads whose masks keep all that they would store are done: nothing waits for one."""
+    loads, stores = ([op for op in body.ops if op.name == name] for name in ("load", "store"))
+    if not loads or any("collective" in op.define.traits or op.regions or not op.define.pure for op in body.ops
+                        if op not in loads and op not in stores and op.name not in ("return", "assume")) or \
+            any(len(op.operands) < 3 or not isinstance(op.operands[2].type, Tile) for op in stores) or \
+            sum(op.operands[2].tile.layout.num_registers // op.attrs["vec"] for op in stores) > MASKS:  # type: ignore
+        return
+    first = needed([op.operands[2].maker for op in stores], body.ops)
+    if stores and first.isdisjoint(loads):
+        at = body.ops.index(loads[0])
+        late = [op for op in body.ops[at:] if op in first]
+        body.ops[at:] = [*late, *(op for op in body.ops[at:] if op not in first)]
+        loads[0].attrs["leave"] = True
 
 
 def _place(block: Block) -> None:

@@ -42,13 +42,13 @@ def _shapes_agree(o: Op) -> None:
         raise CompilationError(f"{o.name}: shapes differ: {found}", o.loc)
 
 
-@op("load", "ptr mask? other?", "cache? evict? volatile? copy? ahead?", effects="read", traits="elementwise",
+@op("load", "ptr mask? other?", "cache? evict? volatile? copy? ahead? leave?", effects="read", traits="elementwise",
     layout="access")
 def load(o: Op) -> list[Type]:
     """Elements at ptr; where mask is false, `other` (or zero). int1 is stored as a byte.
 
     `copy`: it may be an asynchronous copy; the dimensions from fastest to slowest in memory. `ahead`: the last
-    iteration's result is used before, this one's by nothing.
+    iteration's result is used before, this one's by nothing. `leave`: threads that store nothing are done ahead of it.
     """
     _shapes_agree(o)
     return [_pointee(o)]
