@@ -22,11 +22,7 @@ def _results(o: Op) -> list[Type]:
 
 @op("inline_asm", "args*", _ATTRS, traits="elementwise program packs")
 def inline_asm(o: Op) -> list[Type]:
-    """PTX of the author for every `pack` elements of the operands, one tile of each of `dtypes` out.
-
-    `asm` names registers $0, $1, .. by `constraints`: the results' first, then the operands'; elements below 32 bits
-    share registers of 32. Which elements go together is open, and so is whether effects happen.
-    """
+    """PTX of the author for every `pack` elements of the operands, one tile of each of `dtypes` out."""
     return _results(o)
 
 

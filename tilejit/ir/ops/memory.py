@@ -168,12 +168,7 @@ COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     traits="elementwise atomic",
     layout="access", scratch=of_atomic)
 def atomic_rmw(o: Op) -> list[Type]:
-    """Atomic read-modify-write, returning the old value; kind is add max min and or xor xchg.
-
-    Also `store`, whose result nobody reads, and `load`, which ignores its value. `seldom`: see `store`. `unread`:
-    nobody reads the result, and the chip adds `vec` elements at once (`layouts`). `alone` (of one number, after
-    scheduling): no threads meet for it, and only the one that does it gets the result.
-    """
+    """Atomic read-modify-write, returning the old value; kind is add max min and or xor xchg."""
     _shapes_agree(o)
     return [_pointee(o)]
 
@@ -219,11 +214,7 @@ def _atomic_poll(m: Any, o: Op, ptr: np.ndarray, expected: np.ndarray, timeout: 
 
 @op("make_desc", "base dims*", "block_shape padding anywhere? elem?", traits="same_memory", layout="none")
 def make_desc(o: Op) -> list[Type]:
-    """A descriptor from a base pointer, rank sizes, rank strides (elements; the last is 1).
-
-    `anywhere`: any base, strides and offsets; TMA may serve it only where its rules surely hold. `elem`: tf32, if that
-    is what fp32 is rounded to.
-    """
+    """A descriptor from a base pointer, rank sizes, rank strides (elements; the last is 1)."""
     e = o.operands[0].type
     block = tuple(o.attrs["block_shape"])
     if not isinstance(e, Ptr) or not isinstance(e.elem, DType) or len(o.operands) != 1 + 2 * len(block):

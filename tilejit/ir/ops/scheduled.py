@@ -34,11 +34,7 @@ def reuse(o: Op) -> None:
 @op("fill", "buffers*", "ring ahead? prompt? role?", effects="read shared_write sync",
     traits="scheduled structural own_buffer", regions="copies")
 def fill(o: Op) -> None:
-    """Copy the tiles that the region loads and yields into the next slot of a ring, one for each of its buffers.
-
-    Replaced by `split`. ahead: `prefetch` is to do it so many iterations earlier. prompt: behind what reads the slot of
-    the trip. role: who does it, if not who awaits it.
-    """
+    """Copy the tiles that the region loads and yields into the next slot of a ring, one for each of its buffers."""
 
 
 @op("await", "buffers*", "ring again?", effects="sync", traits="scheduled own_buffer")
@@ -111,12 +107,7 @@ def mbar_expect(o: Op) -> None:
 @op("tma_load", "buffer slot barrier desc offsets*", "slice? multicast? evict?",
     effects="read shared_write sync", traits="scheduled fills own_buffer tensor_map")
 def tma_load(o: Op) -> None:
-    """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot].
-
-    slice: the dimension of which the buffer holds only this CTA's part, how many there are, and from which bit on its
-    index says which. multicast: the number of CTAs that hold the same, each of which copies its part of the rows into
-    that slot of all of them; and from which bit on their index says which. evict: "evict_first" or "evict_last", of L2.
-    """
+    """Copy the block at offsets into buffer[slot], completing its bytes on barrier[slot]."""
 
 
 @op("cluster_share", "limit", "strip ctas", traits="scheduled")
@@ -129,13 +120,7 @@ def cluster_share(o: Op) -> list[Type]:
     effects="read shared_write sync", traits="scheduled fills own_buffer")
 def row_copy(o: Op) -> None:
     """Copy `size` bytes (a multiple of 16, as base is) from base to buffer[slot], completing on barrier[slot]; nothing
-    for size 0.
-
-    `strip`: CTAs divide the row in strips of so many elements; copies this one's, `size` bytes in all. `unaligned`:
-    base and size are any element's, `size` is the whole row's, the first element lies as far behind 16 bytes as in
-    memory (each strip has 16 bytes more), what is beside the row there is `fill`, or zero, and the op announces its
-    bytes and arrives.
-    """
+    for size 0."""
 
 
 @op("row_put", "view base limit", effects="shared_read write sync", traits="scheduled generic own_buffer")
@@ -270,13 +255,6 @@ def order_stay(o: Op) -> None:
     traits="scheduled own_buffer pieces tensor_map")
 def tma_store(o: Op) -> None:
     """Stage pieces of a tile, `size` elements along an axis each, through buffer's slots in turn and store each by TMA.
-
-    stripes: each warpgroup stores its own stripe of the other dimension, through its own slots. slice: the dimensions
-    of which each CTA stores its part, as of `tma_load`. kind (add min max and or xor): combine with memory, element by
-    element. Elementwise ops right before it that only it needs are computed piece by piece. role: another one is to do
-    it (`split` puts `stage` and `tma_put` in its place).
-
-    A slot is written again after its store has been read (`wait_group.read`), or `now`: that is waited for at once.
     """
 
 
@@ -284,9 +262,6 @@ def tma_store(o: Op) -> None:
     traits="scheduled pieces")
 def stage(o: Op) -> None:
     """Write pieces of a tile, as `tma_store`, into buffer's slots in turn (generic proxy), for another role to store.
-
-    Waits for a phase of empty[slot] before (parities alternate, the given one first) and arrives a warp on full[slot]
-    after. Streams have barriers of their own, and with several `stripes` slots.
     """
 
 
@@ -324,11 +299,7 @@ def cluster_fold(o: Op) -> list[Type]:
 @op("cluster_barrier", "barrier parity", "release? acquire?", effects="sync",
     traits="scheduled barrier cluster_phase")
 def cluster_barrier(o: Op) -> None:
-    """A barrier of all threads of the role in all CTAs.
-
-    With a scope as `release` what they did before is known to whom the first thread of a CTA tells it within that
-    scope; with one as `acquire` all of them know it.
-    """
+    """A barrier of all threads of the role in all CTAs."""
 
 
 @op("cluster_broadcast", "value buffer full parity", "acquire?", effects="sync",
@@ -397,8 +368,4 @@ def elect(o: Op) -> None:
 @op("roles", "", "names warps groups registers private_bytes?", effects="sync control", traits="scheduled structural",
     regions="warps")
 def roles(o: Op) -> None:
-    """One region per role, each run by its own warps, in order of warp index; ends the kernel's body.
-
-    A role that begins inside a warpgroup has the registers of the role before. Each of its `groups` runs it for itself;
-    a group's private buffers and scratch lie `private_bytes` after those of the group before.
-    """
+    """One region per role, each run by its own warps, in order of warp index; ends the kernel's body."""

@@ -40,15 +40,7 @@ def _num_programs(m: Any, o: Op) -> np.ndarray:
 
 @op("dot", "a b acc", "precision? depth? begin? promote? unit? handed?", layout="product")
 def dot(o: Op) -> list[Type]:
-    """acc + a @ b with a [..,M,K], b [..,K,N], acc [..,M,N], batched over the dimensions ahead.
-
-    `precision` of fp32 inputs: tf32 (default), ieee, or sums of products of parts (tf32x3, bf16x3, bf16x6). `begin` (0)
-    and `depth`: the elements of K that are multiplied. `promote`: products of so many elements of K are summed apart
-    before they are added. `unit`, set with the layouts: mma (mma.sync), or else wgmma.
-
-    Products are exact and sums at least fp32 (int32 for int8, fp16 if acc is), in any order. Sums of integers that do
-    not fit are clamped by mma.sync and wrapped by wgmma.
-    """
+    """acc + a @ b with a [..,M,K], b [..,K,N], acc [..,M,N], batched over the dimensions ahead."""
     return _product(o)
 
 
@@ -91,12 +83,7 @@ def _rows_from_each(layout: LinearLayout, ctas: int) -> LinearLayout:
 @op("cluster_sum", "part buffer? full? free? parity?", "ctas rounds?", effects="sync", traits="cluster_phase",
     layout="follows", forward=lambda o, layout: _rows_from_each(layout, o.attrs["ctas"]))
 def cluster_sum(o: Op) -> list[Type]:
-    """The sum of the parts of a tile that the CTAs of a cluster have, divided between them.
-
-    Scheduling adds where the parts meet (`ptx/exchange.py`): a ring of scratch in every CTA for what all have of its
-    share, barriers that count what came and who has read it, and the parity of the first of `rounds`. To the evaluator
-    a program's tile is the sum.
-    """
+    """The sum of the parts of a tile that the CTAs of a cluster have, divided between them."""
     return [o.operands[0].type]
 
 
@@ -108,11 +95,7 @@ def _cluster_sum(m: Any, o: Op, part: np.ndarray, *_: Any) -> np.ndarray:
 @op("reduce", "inputs*", "axis ctas?", traits="structural collective", layout="follows", regions="fold",
     scratch=of_reduce, forward=lambda o, layout: layout.reduce(o.attrs["axis"]))
 def reduce(o: Op) -> list[Type]:
-    """Fold each input along `axis` with the region (2n scalars in: running, then next; n out).
-
-    The order is not fixed. A rank-1 input gives a scalar. ctas: the CTAs of the cluster that divide the axis; each
-    folds what it has (`cluster_fold` does the rest).
-    """
+    """Fold each input along `axis` with the region (2n scalars in: running, then next; n out)."""
     axis = o.attrs["axis"]
     out: list[Type] = []
     for v in o.operands:
