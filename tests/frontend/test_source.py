@@ -139,6 +139,20 @@ def test_module_constant_is_in_the_fingerprint(monkeypatch):
     assert scaled_by_module.source.fingerprint() != before
 
 
+@pytest.mark.parametrize("later", ["", None], ids=["changed", "gone"])
+def test_the_source_is_what_was_imported(tmp_path, monkeypatch, later):
+    file = tmp_path / f"kernel_that_is_{later}.py"
+    text = "import tilejit\nimport tilejit.language as tl\n@tilejit.kernel\ndef one(o):\n    tl.store(o, 1)\n"
+    file.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = __import__(file.stem)
+    file.unlink() if later is None else file.write_text(later + text.replace("1", "2"))
+    o = np.zeros(1, np.int32)
+    with tilejit.knobs(target="emulator"):
+        made.one[(1,)](o)
+    assert o[0] == 1
+
+
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="before Python 3.14 none is deferred")
 def test_deferred_annotations(tmp_path):
     """Annotations of names that are not there (yet), and the fields of value classes, where Python defers them."""

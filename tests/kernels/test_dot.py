@@ -188,6 +188,30 @@ def test_two_types_become_one_that_holds_both(da, db):
     assert rel_error(c, a.astype(np.float64) @ b.astype(np.float64)) < 1e-6
 
 
+@tilejit.kernel
+def of_some(a, b, c, S: tl.constexpr, M: tl.constexpr, K: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr):
+    m, k = tl.arange(0, M), tl.arange(0, K)
+    s = 0 if S == 1 else tl.arange(0, S)[:, None, None]
+    x, y = tl.load(a + s * (M * K) + m[:, None] * K + k), tl.load(b + s * (M * K) + k[:, None] * M + m)
+    tl.store(c + s * (M * M) + m[:, None] * M + m, tl.dot(x, y, depth=DEPTH, input_precision=PRECISION))
+
+
+@pytest.mark.parametrize("s, m, k, depth, precision, dtype", [
+    (1, 64, 1024, 96, None, np.float16), (2, 32, 1024, None, "tf32", np.float32),
+    (1, 32, 512, None, "tf32x3", np.float32),
+    (1, 32, 1024, None, "ieee", np.float32)])
+def test_operands_that_do_not_fit_go_through_a_loop(s, m, k, depth, precision, dtype):
+    """Also of some of K, batched, and in parts of which each would fit."""
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((s, m, k), (s, k, m)))
+    c = np.zeros((s, m, m), np.float32)
+    with tilejit.knobs(target="emulator"):
+        of_some[(1,)](a, b, c, s, m, k, depth, precision)
+    some = slice(depth)
+    want = a[..., some].astype(np.float64) @ b[:, some].astype(np.float64)
+    assert rel_error(c, want) < (1e-3 if precision == "tf32" else 1e-5)
+
+
 def test_an_accumulator_gives_the_result_its_type():
     c = np.zeros((16, 16), np.float16)
     assert "f16" in of_two.compile(c, c, c, tl.float16, tl.float16, tl.float16, None).ptx

@@ -6,6 +6,7 @@ import dis
 import hashlib
 import inspect
 import io
+import linecache
 import sys
 import textwrap
 import threading
@@ -108,14 +109,17 @@ class KernelSource:
         #: whether the body may read a constant of its surroundings by its name
         self.readable: Callable[[Any], bool] = lambda value: True
         self.signature = signature(fn)
-        self.file = fn.__code__.co_filename
-        self.line = fn.__code__.co_firstlineno
+        code = inspect.unwrap(fn).__code__
+        self.file, self.line = code.co_filename, code.co_firstlineno
+        linecache.checkcache(self.file)
+        self.file_lines = linecache.getlines(self.file, fn.__globals__)  # now: the file may change
 
     @cached_property
     def lines(self) -> tuple[list[str], int]:
         if self.replaced is not None:
             return self.replaced.splitlines(keepends=True), self.line
-        return inspect.getsourcelines(self.fn)
+        found = self.file_lines[self.line - 1:]
+        return (inspect.getblock(found), self.line) if found else inspect.getsourcelines(self.fn)
 
     @property
     def text(self) -> str:

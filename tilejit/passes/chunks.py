@@ -13,7 +13,7 @@ from tilejit.ir.types import Ptr, Tile, elem_of, shape_of
 from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.gathers import pull
 from tilejit.passes.parts import Group, in_lines
-from tilejit.passes.products import MOST_SUMS
+from tilejit.passes.products import MOST_SUMS, legal, needs, postponed
 from tilejit.passes.sorts import through_memory
 
 #: Instructions that a block may take before its tiles go through a loop, and elements of a thread in a chunk: some
@@ -31,7 +31,7 @@ _CHEAP, _FUNCTION, _ACCESS = 1, 4, 2
 
 def chunk(fn: Function) -> Function:
     if fn.attrs.get("num_ctas", 1) > 1:
-        return fn
+        return legal(fn, postponed)
     threads, changed = 32 * total_warps(fn), False
     large = [op for op in listed(fn.body) if op.name == "gather" and (
         _bytes(op.operands[1]) > target_of(fn).shared_bytes
@@ -43,9 +43,8 @@ def chunk(fn: Function) -> Function:
             continue
         cost = sum(_cost(op, threads) for op in block.ops)
         for op in _much(fn, block, threads):
-            x = op.operands[0].type
-            elements = ELEMENTS * threads if op.name == "histogram" else DEEP * 8 // elem_of(x).bits * max(
-                prod(shape_of(v.type)) for v in op.operands[:2]) // shape_of(x)[1]
+            elements = ELEMENTS * threads if op.name == "histogram" else _depth(op) * max(
+                prod(shape_of(v.type)) for v in op.operands[:2]) // shape_of(op.operands[0].type)[-1]
             group = Group(fn, block, [op], products=True)
             changed |= _through_loop(group, _cost(op, threads), group.problem(elements, (0,)))
         sums = _sums_much(block, threads)
@@ -78,7 +77,13 @@ def chunk(fn: Function) -> Function:
             changed = True
     if changed:
         drop_dead(fn)
-    return fn
+    return legal(fn, postponed)
+
+
+def _depth(dot: Op) -> int:
+    """Elements of K in a chunk of a product: whole chunks are multiplied, or left out."""
+    depth, used = DEEP * 8 // elem_of(dot.operands[0].type).bits, dot.attrs.get("begin", 0) | dot.attrs.get("depth", 0)
+    return min(depth, dot.attrs.get("promote", depth), used & -used or depth)
 
 
 def _through_loop(group: Group, cost: int, problem: str) -> bool:
@@ -104,7 +109,7 @@ def _roots(fn: Function, block: Block) -> list[Op]:
 def _much(fn: Function, block: Block, threads: int) -> list[Op]:
     room = target_of(fn).shared_bytes
     return [op for op in block.ops if op.name == "histogram" and _numbers(op.operands[0], threads) > REGISTERS
-            or op.name == "dot" and sum(_bytes(v) for v in op.operands[:2]) > room]
+            or op.name in ("dot", "dot_fma") and needs(op) > room]
 
 
 def _sorts_much(block: Block, threads: int) -> list[Op]:

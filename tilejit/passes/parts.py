@@ -11,6 +11,7 @@ from tilejit.ir.core import beside, clone_op, edge_of, edges, enclosing, replace
 from tilejit.ir.types import Tile, Type, elem_of, int32, shape_of
 from tilejit.passes.axis import analyse
 
+PRODUCTS = ("dot", "dot_fma")
 View = tuple[int, int]
 _UNIT = 1 << 32
 
@@ -125,7 +126,8 @@ class Group:
 
     def sources(self, op: Op, d: int) -> list[int | None]:
         if op.results and op in self.roots:
-            return [1, 0, None] if op.name == "dot" else [d] * len(op.operands)
+            n = len(shape_of(op.operands[0].type))
+            return [n - 1, n - 2, None] if op.name in PRODUCTS else [d] * len(op.operands)
         return sources(op, d)
 
     def _below(self, op: Op) -> bool:
@@ -194,9 +196,13 @@ class Group:
         inner.op("yield", *(v for key in keys for v in writer.after[key]))
         b = beside(self.roots[-1])
         inits = [b.const(0, v.type) for v in region.args[1:]]
-        if adds and adds[0].name == "dot":
-            inits = [adds[0].operands[2]]
-        loop = b.op("for", b.const(0, int32), b.const(self.count, int32), b.const(1, int32), *inits, regions=[region])
+        begin, end = 0, self.count
+        if adds and adds[0].name in PRODUCTS:
+            inits, attrs = [adds[0].operands[2]], adds[0].attrs
+            each = shape_of(adds[0].operands[0].type)[-1] // self.count
+            begin = attrs.get("begin", 0) // each
+            end = begin + attrs["depth"] // each if "depth" in attrs else end
+        loop = b.op("for", *(b.const(x, int32) for x in (begin, end, 1)), *inits, regions=[region])
         gone = set(self.roots)
         self.block.ops = [op for op in self.block.ops if op not in gone]
         last = [v for op in adds for v in op.results]
@@ -262,15 +268,16 @@ class _Writer:
         if slice_ is not None:
             return [slice_(op, operands, self, d, turn, b)]
         before = self.before.get((op, view))
-        if before and op.name == "dot":
-            operands = [*operands[:2], *before]
-        results = list(b.op(op.name, *operands, regions=[clone_block(r, {}) for r in op.regions], **op.attrs).results)
+        attrs = op.attrs
+        if before and op.name in PRODUCTS:
+            operands, attrs = [*operands[:2], *before], {k: v for k, v in attrs.items() if k not in ("begin", "depth")}
+        results = list(b.op(op.name, *operands, regions=[clone_block(r, {}) for r in op.regions], **attrs).results)
         if before and op.name == "scan":
             return self.continued(op, view, results, b)
         if before and op.name == "reduce":
             self.after[op, view] = [self.placed(x, part, b) for x, part in zip(before, results)]
         elif before:
-            self.after[op, view] = results if op.name == "dot" else [b("add", *before, *results)]
+            self.after[op, view] = results if op.name in PRODUCTS else [b("add", *before, *results)]
         return results
 
     def placed(self, whole: Value, part: Value, b: Builder) -> Value:
@@ -325,7 +332,7 @@ def sources(op: Op, d: int) -> list[int | None]:
         return [int(op.attrs["order"][d])]
     if op.name == "expand_dims":
         return [d - (d > op.attrs["axis"])]
-    if op.name in ("dot", "dot_fma"):
+    if op.name in PRODUCTS:
         return [None if d else 0, 1 if d else None, d]
     if op.name == "stacked":
         return [None]

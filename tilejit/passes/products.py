@@ -1,6 +1,9 @@
 """Products that no instruction computes become ones that some instruction does."""
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
+
 from tilejit.errors import ClusterError, CompilationError
 from tilejit.ir import (
     Builder,
@@ -27,7 +30,23 @@ MOST_SUMS = 208
 def legalise(fn: Function) -> Function:
     if fn.attrs.get("enable_fp_fusion", True) and not divides_k(fn):
         _accumulate(fn)
-    for op in [op for op in listed(fn.body) if op.name == "dot"]:
+    room = target_of(fn).shared_bytes
+    return legal(fn, lambda op: needs(op) <= room or not postponed(op))
+
+
+def postponed(dot: Op) -> bool:
+    """Whether it is taken apart behind `chunks`, if its operands do not fit."""
+    return bool({"promote", "precision"} & dot.attrs.keys())
+
+
+def needs(op: Op) -> int:
+    """Bytes of shared memory that the operands of a product take, all their parts together."""
+    kind, pairs = PARTS.get(op.attrs.get("precision", ""), (_elem(op.operands[0]).name, ((0, 0),)))
+    return sum(prod(_shape(v)) for v in op.operands[:2]) * DTYPES[kind].bytes * (1 + max(max(p) for p in pairs))
+
+
+def legal(fn: Function, which: Callable[[Op], bool]) -> Function:
+    for op in [op for op in listed(fn.body) if op.name == "dot" and which(op)]:
         at = op.block.ops.index(op)
         b = Builder(op.block, at, op.loc)
         result = _product(fn, op, b)
