@@ -43,7 +43,7 @@ SAMPLES = {
         (t(2, 8, 16, dtype=HALF), t(2, 8, 32, dtype=HALF), t(2, 32, 16, dtype=HALF), True, False, None, int32(t, 8, 8))],
     "matmul_blockscaled": lambda t: [(t(16, 32, dtype=E4M3), t(16, 32, dtype=E4M3).T, t(16, 1), t(1, 1))],
     "weight_only_matmul": lambda t: [(t(16, 64, dtype=HALF), number(t, 100, 16, 64).to(torch.int8), t(16))],
-    "product_gradient": lambda t: [(t(16, 24, dtype=HALF), t(16, 32, dtype=HALF), t(32, 24, dtype=HALF), t(24, dtype=HALF), "silu",
+    "product_gradient": lambda t: [(t(16, 24, dtype=HALF), t(16, 32, dtype=HALF), t(32, 24, dtype=HALF), t(24, dtype=HALF), None,
                                     True, wanted, wanted) for wanted in (True, False)],
     "attention": lambda t: [(*[t(1, 8, 2, 64, dtype=HALF) for _ in range(3)], t(2), *ATTENTION)],
     "attention_gradient": lambda t: [(t(1, 8, 2, 64, dtype=HALF), t(1, 2, 8), t(1, 8, 2, 64, dtype=HALF), t(1, 2, 8),

@@ -44,6 +44,28 @@ def product_gradient(da, db, d_bias, grad: Array, a: Array, b: Array, bias: Arra
         _multiply(a.swapaxes(-1, -2), grad, db, of_db)
 
 
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(*inputs[:3])
+    ctx.wants, ctx.plain = inputs[5:8], all(x is None for x in (inputs[4], *inputs[8:]))
+
+
+def _again(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+    """Gradients of gradients, by torch's own products."""
+    if not ctx.plain:
+        raise tilejit.LaunchError(f"{_WHAT} has a gradient only without activation, scales and recipe")
+    grad, a, b = ctx.saved_tensors
+    of_a, of_b, of_bias = (x if wants else None for x, wants in zip(gradients, ctx.wants))
+    like = grad.to(a.dtype)
+    terms = [*([of_a @ b] if of_a is not None else []), *([a @ of_b] if of_b is not None else []),
+             *([of_bias.expand(grad.shape)] if of_bias is not None else [])]
+    return (sum(terms).to(grad.dtype) if terms else None,
+            None if of_b is None else (like @ of_b.mT).sum_to_size(a.shape),
+            None if of_a is None else (of_a.mT @ like).sum_to_size(b.shape), *[None] * 9)
+
+
+product_gradient.register_autograd(_again, setup_context=_keep)
+
+
 def scales_of(a: Array, *scales: Array | None) -> dict[str, Array]:
     """Those that are given."""
     found = {f"scale_{n}": s for n, s in zip("ab", scales) if s is not None}
