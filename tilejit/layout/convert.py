@@ -227,7 +227,7 @@ def cost(p: Plan) -> int:
 
 
 def _issued(p: Swaps | Shuffles, elem_bytes: int) -> int:
-    """A thread's instructions."""
+    """How many instructions a thread issues."""
     if isinstance(p, Swaps):
         return 2 * len(p.steps) * len(p.source) // p.words(elem_bytes)
     return sum(len(set(options)) for options in p.registers) * max(3 if elem_bytes < 4 else 2, elem_bytes // 2)

@@ -72,9 +72,7 @@ def _dropped(fn: Function, op: Op, table: dict) -> bool:
 
 
 def _before(fn: Function, op: Op, table: dict) -> bool:
-    """convert(f(x)) -> f(convert(x)) where x's tiles are smaller, or f renames the elements of a load, and only the
-    conversion uses f(x), unless more threads would then compute f of an element.
-    """
+    """convert(f(x)) -> f(convert(x)), where that is less work."""
     source, layout = op.operands[0], op.result.tile.layout
     maker = source.op
     assert layout is not None

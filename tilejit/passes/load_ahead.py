@@ -46,8 +46,7 @@ def load_ahead(fn: Function) -> Function:
 
 
 def _moves(loop: Op, loads: list[_Load], depth: int) -> bool:
-    """Whether handing on what is loaded would take a good part of a loop's instructions, and trips are to be written
-    out for that: code does not grow long, and ptxas would not do it."""
+    """Whether trips are to be written out for what is handed on."""
     each = sum(max(1, size(v)) for op in listed(loop.regions[0]) for v in op.results)
     moved = depth * sum(max(1, size(x.op.result)) for x in loads)
     return PART * moved > each > BY_PTXAS and (depth + 1) * each <= WRITTEN_OUT

@@ -51,9 +51,7 @@ def form(most: int, unit: int, ahead: int, limits: Limits) -> tuple[int, int] | 
 
 
 def span(n: int, most: int, unit: int, ahead: int, limits: Limits) -> tuple[int, int] | None:
-    """The least and greatest length for which one function is compiled with n; None where n is more than a tile's, or
-    has no form. A row that ends in the last vectors of threads is known to have all others.
-    """
+    """The least and greatest length for which one function is compiled with n, or None."""
     found = form(n, unit, ahead, limits) if 0 < n <= most else None
     if found is None:
         return None

@@ -369,9 +369,7 @@ def _folded(fold: Block, values: list[Value], b: Builder) -> list[Value]:
 
 
 def _last(values: list[Value], axis: int, first: bool, b: Builder) -> list[Value]:
-    """The last elements along a dimension, or the first, by a fold that keeps those of the greatest index, or least
-    (reductions fold in any order, which not every scan's fold can bear).
-    """
+    """The last elements along a dimension, or the first."""
     shape = shape_of(values[0].type)
     index = b("arange", start=0, end=shape[axis])
     for d in range(len(shape)):

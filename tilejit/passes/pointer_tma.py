@@ -266,9 +266,7 @@ class _Raising:
 
     # -- rows that no store writes --
     def left_out(self, v: Value, d: int, wrap: Wrap) -> bool:
-        """Whether elements of v whose index along d, from `wrap.start` on, is not below `wrap.size` reach no memory and
-        decide nothing: all they come to, through elementwise ops and products, is masked off.
-        """
+        """Whether elements of v from index `wrap.size` on along d reach no memory and decide nothing."""
         seen: set[tuple[Value, int]] = set()
         work = [(v, d)]
         while work:

@@ -72,9 +72,7 @@ def find_rows(fn: Function) -> Function:
 
 
 def _is_few(fn: Function, load: Op, loops: set[Op]) -> bool:
-    """Whether a row of one warp is 4 to 16 bytes a thread, in a loop whose tiles are copied by cp.async: it goes with
-    those; for a bulk copy one thread would wait apart from its warp.
-    """
+    """Whether a row of one warp goes with tiles that are copied by cp.async."""
     t = load.result.type
     assert isinstance(t, Tile) and isinstance(t.elem, DType)
     few = total_warps(fn) == 1 and max(1, t.numel // 32) * t.elem.bytes in SIZES

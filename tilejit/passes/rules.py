@@ -151,9 +151,7 @@ def _zeros(v: Value) -> int:
 
 
 def _low(v: Value) -> tuple[Value, Value, int] | None:
-    """A value as a sum of one number in all elements, whose low bits are zeros, and what only has such bits: both, and
-    how many (`splat(%pid * 512) + arange {start=0, end=512}`).
-    """
+    """A value as a sum of one number in all elements, whose low bits are zeros, and what only has such bits."""
     add = defined_by(v, "add")
     for x, y in (add.operands, add.operands[::-1]) if add is not None else ():
         found = limits(y) if defined_by(x, "splat") else None

@@ -102,7 +102,7 @@ class _Release:
         self.behind.setdefault(max([last, *waits], key=block.ops.index), []).append((ring, slot))
 
     def _first_use(self, ring: Ring, load: Op, block: Block) -> Op:
-        """What uses first what a load from a slot gives, whose registers the arrival waits for."""
+        """What uses first what a load from a slot gives, or comes ahead of that."""
         users, work = [], list(load.results)
         while work:
             for op, _ in self.uses.get(work.pop(), ()):

@@ -51,8 +51,7 @@ def choose_store_role(fn: Function, rings: Sequence[Ring], threads: bool) -> int
 
 
 def _pays(fn: Function, rings: Sequence[Ring], stores: Mapping[Op, Staging]) -> bool:
-    """Whether one group of consumers stores tiles in a loop, in pieces of whole lines, with no atomics that release
-    them and no memory that the author says is free (`promote_reuse`)."""
+    """Whether one group of consumers stores tiles in a loop, in pieces of whole lines."""
     ahead = any(r.loop is not None and r.loop.attrs.get("pairs") for r in rings)
     kept = _releasing(fn) or any(op.name == "promote_reuse" for op in listed(fn.body))
     return fn.attrs["groups"] == 1 and not kept and not ahead and all(
