@@ -259,8 +259,8 @@ def test_what_tiles_are_for():
 
 @pytest.mark.parametrize("chip, multiprocessors, ctas", [("sm_90a", 132, 2), ("sm_90a", 1, 1), ("sm_80", 132, 1)])
 def test_pairs_need_a_chip_with_clusters(chip, multiprocessors, ctas):
-    """Of one multiprocessor, or without clusters, programs are single CTAs."""
-    a, b, out = np.empty((4096, 1024), BF16), np.empty((2, 7168, 1024), BF16), np.empty((4096, 7168), BF16)
+    """Of one multiprocessor, or without clusters, programs are single CTAs. (Lines begin within L2's.)"""
+    a, b, out = np.empty((4096, 1032), BF16), np.empty((2, 7168, 1032), BF16), np.empty((4096, 7168), BF16)
     with tilejit.knobs(arch=chip):
         (launch,) = fused._work(known_of(a, b.transpose(0, 2, 1), out, *(None,) * 6), "gated_matmul", True, "silu", None,
                                 multiprocessors, tilejit.active_knobs()).launches

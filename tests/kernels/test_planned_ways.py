@@ -97,7 +97,7 @@ def test_other_choices():
         (m, n, k), groups, bits = sizes(rng, 16), rng.randint(1, 64), rng.choice((4, 8))
         p, step = Problem(m, n, -(-k // 64) * 64, 1), ("promote", "accumulate")[groups % 2]
         t = choose(replace(p, batches=groups, grouped=True, step=step), chip).way
-        assert t in planning.GROUPED[step]
+        assert t in planning.GROUPED[step] + planning.NARROW
         widened, group = replace(p, size=2, step="widen", bits=bits), rng.choice((0, 64, 128))
         few, many = choose(replace(p, step="promote"), chip).way, choose(replace(widened, group=group), chip).way
         assert replace(few, programs=0, stream=0, single=False) in planning.PROMOTED and many.step(2) in (64, 128) and group % many.step(2) == 0

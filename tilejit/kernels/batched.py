@@ -69,8 +69,8 @@ def _launch(work: Work, call: Call, t: Way) -> None:
 
 
 def _routes(call: Call, tiles: Way | None = None) -> Iterator[Route]:
-    """Where TMA reads both operands, threads do whole units only: of those that it reads slowly, or both; none by a
-    caller's tiles."""
+    """Where TMA reads both operands, threads do whole units only: of those that it reads slowly, or both; any where K
+    is short, none by a caller's tiles."""
     def pick(problem: Problem) -> Plan:
         if tiles:
             return Plan(tiles, inf if any(problem.units) else 0.0)
@@ -79,7 +79,7 @@ def _routes(call: Call, tiles: Way | None = None) -> Iterator[Route]:
     a, b, _, p, chip, _ = call
     slow = strewn(a, True), strewn(b, False)
     straight = p.k_bytes <= 2 * SHORT if any(slow) else p.k_bytes <= SHORT // 2 and not brief(p, chip)
-    return routes(call, pick, straight, 16 if a.in_reach and b.in_reach else PIECE)
+    return routes(call, pick, straight, 16 if a.in_reach and b.in_reach else 1 if brief(p, chip) else PIECE)
 
 
 def _single(x: Matrix) -> Matrix:

@@ -57,6 +57,8 @@ class Chip:
     pair: float
     behind: float
     within: float
+    neighbour: float
+    start: float
     #: Whether tensor cores take operands from shared memory (`wgmma`).
     hopper: bool = True
     #: By how much faster than `tensor` some tiles multiply under load: they read less for each product.

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import exp
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ SHORT = 2
 BUSY = 0.9
 #: Nanoseconds of memory's that change no choice.
 LEAST = 0.1
-#: By how much longer clusters that share both operands take where they have several tiles, one after another.
-SEVERAL = 1.07
+#: Bytes within which L2 comes to keep nothing of what is more than it has room for.
+SOFT = 2e6
+#: How often memory does results whose sectors are written in parts.
+INSIDE = 2.0
 #: What hangs over the end of a group of rows, which may be anywhere, of a tile, on average.
 HUNG = 0.5
 _Array = Any
@@ -43,7 +46,7 @@ class Table:
             k_bytes=of(lambda w: w.k_bytes), swap=of(lambda w: w.swap),
             together=of(lambda w: w.together), turns=np.array([w.in_turn for w in self.ways], bool),
             strip=of(lambda w: w.strip), parts=of(lambda w: max(1, w.parts)), coming=of(lambda w: w.scales_come),
-            warpgroups=of(lambda w: w.warps // 4), several=of(lambda w: SEVERAL if w.split == "MN" else 1.0))
+            warpgroups=of(lambda w: w.warps // 4))
         high = of(lambda w: w.m // (w.ctas // w.k_ctas // w.across))
         wide = of(lambda w: w.n // w.across)
         # Those beside one another ask for a share of what they have in common, too.
@@ -125,23 +128,19 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
     waves = count / programs
     turns = np.ceil(np.where(divided, programs / room, waves))
     sharing = 1.0 if table.alone else np.clip(np.ceil(programs / chip.multiprocessors), 1.0, f["together"])
-    alone, read = _block(p, table, chip, down, across, programs, sharing)
-    full = (alone + (read * programs * f["k_ctas"]) ** e) ** (1 / e)
+    alone, loads, read = _block(p, table, chip, down, across, programs, sharing)
+
+    def block(programs: _Array) -> _Array:
+        # Two neighbours have one way to L2.
+        loaded = loads * (1 + chip.neighbour * (programs * f["ctas"] > chip.multiprocessors / 2))
+        return (alone + loaded ** e + (read * programs * f["k_ctas"]) ** e) ** (1 / e)
+
     rest = np.where(divided, 0.0, count - np.floor(waves) * programs)
     several = (rest > 0) & (turns > 1)
+    full = block(programs)
     time = turns * mine * full
     if several.any():
-        last = (alone + (read * rest * f["k_ctas"]) ** e) ** (1 / e)
-        time = time - np.where(several, mine * (full - last), 0.0)
-    time = np.where(turns > 1, f["several"], 1.0) * time
-    # Memory, beyond what L2 keeps; softly where it just begins.
-    excess = (p.batches * (p.m + p.n * p.share) * p.k_bytes - chip.resident) / 5e6
-    memory = 5e6 * float(np.logaddexp(0.0, excess)) / (chip.memory * chip.multiprocessors)
-    if memory >= LEAST:
-        busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
-        time = time + memory if chip.behind == 1 else (time ** chip.behind + memory ** chip.behind) ** (1 / chip.behind)
-        time = time + np.where(busy, 0.0, min(chip.overlap, chip.idle * memory))
-
+        time = time - np.where(several, mine * (full - block(rest)), 0.0)
     # Of rows that begin within sectors L2 has parts to complete at both ends of strips; fewer where programs do not
     # read ahead.
     inside = p.pitches[2] % SECTOR and not all(p.units)
@@ -150,18 +149,31 @@ def estimate(problem: Problem, table: Table, chip: Chip, parts: _Array | None = 
         moved = within * p.out_bytes / 2 / chip.store * (1 + chip.ragged_result if p.pitches[2] % LINE else 1)
     else:
         moved = f["scattered"] / chip.lined + f["lines"] * chip.row / f["stored"]
-    stored = f["stored"] * (moved + (1 / chip.activation if p.activated else 0)) + chip.stored
+    there = 1.0 if p.grouped or any(p.units) else p.m * p.n / (down * across * f["area"])
+    stored = f["stored"] * there * (moved + (1 / chip.activation if p.activated else 0)) + chip.stored
     ends = stored * (1 + (turns - 1) * r["shown"])
-    beyond = max(0.0, p.batches * p.m * p.n * p.out_bytes - chip.resident) / (chip.memory * chip.multiprocessors)
     meeting = chip.second + r["meeting"] * programs + r["turned"] * (p.m * p.n)
-    whole = ((time + ends) ** e + (within * beyond) ** e) ** (1 / e) if beyond else time + ends
-    return r["fixed"] + np.where(divided, time + meeting, whole) + turns * r["meet"]
+    time = time + np.where(divided, 0.0, ends)
+    memory = from_memory(p, chip, INSIDE if inside else 1.0)
+    if memory >= LEAST:
+        busy = programs * f["ctas"] >= BUSY * chip.multiprocessors
+        time = (time ** chip.behind + memory ** chip.behind) ** (1 / chip.behind)
+        time = time + np.where(busy, 0.0, min(chip.overlap, chip.idle * memory))
+    return r["fixed"] + chip.start * (sharing - 1) + time + np.where(divided, meeting, 0.0) + turns * r["meet"]
+
+
+def from_memory(p: Problem, chip: Chip, inside: float = 1.0) -> float:
+    """Nanoseconds of memory's: all bytes where L2 does not keep them from one product to the next of the same arrays,
+    as what was used last goes last. inside: how often it does those of the result."""
+    read, written = p.batches * (p.m + p.n * p.share) * p.k_bytes, p.batches * p.m * p.n * p.out_bytes
+    beyond = 1 / (1 + exp(min(50.0, (chip.resident - read - written) / SOFT)))
+    return beyond * (read + inside * written) / (chip.memory * chip.multiprocessors)
 
 
 def _block(p: Problem, table: Table, chip: Chip, down: _Array, across: _Array, programs: _Array,
-           sharing: _Array) -> tuple[_Array, _Array]:
-    """Of a block of K: what takes as long however many programs run, to the power of `hiding`, and nanoseconds of L2.
-    down, across: tiles; sharing: programs of a multiprocessor."""
+           sharing: _Array) -> tuple[_Array, _Array, _Array]:
+    """Of a block of K: what takes as long however many programs run, to the power of `hiding`, nanoseconds of loads,
+    and of L2. down, across: tiles; sharing: programs of a multiprocessor."""
     f, r, e = table.columns, rates(table, chip), chip.hiding
     a, b = (1.0 if unit else ragged(pitch, chip) for pitch, unit in zip(p.pitches, p.units))
     first, second = table.sides(a, b * p.share)
@@ -177,7 +189,7 @@ def _block(p: Problem, table: Table, chip: Chip, down: _Array, across: _Array, p
     products = r["products"]
     if p.step != "accumulate":
         products = (products ** (1 / e) + _beside(p, f, chip, sharing)) ** e
-    alone = r["waited"] + products * sharing ** e + loads ** e
+    alone = r["waited"] + products * sharing ** e
     # Programs that read the same rows across K, which share lines of L2, ask for them at once, one by one.
     shares = [float(width > 0 and not unit and pitch % LINE > 0)
               for width, unit, pitch in zip(p.across, p.units, p.pitches)]
@@ -187,9 +199,9 @@ def _block(p: Problem, table: Table, chip: Chip, down: _Array, across: _Array, p
         alone = alone + (asking * f["k_bytes"] / p.size * chip.line) ** e
     high, wide = table.sides(p.m, p.n)
     rows, columns = high / down, wide / across
-    if chip.outside and not (p.grouped or any(p.units)):
+    if chip.outside and not any(p.units):
         # What TMA fills in are lines of K (beyond a group's end are other rows, and threads read nothing there).
-        of_first, of_second = table.sides(chip.outside * p.a_rows, chip.outside * (not p.b_rows))
+        of_first, of_second = table.sides(chip.outside * (p.a_rows and not p.grouped), chip.outside * (not p.b_rows))
         rows, columns = rows + of_first * (f["m"] - rows), columns + of_second * (f["n"] - columns)
     asked, others = rows * first, columns * second
     # Rows across K of which there are several to a line TMA asks for one by one.
@@ -198,7 +210,7 @@ def _block(p: Problem, table: Table, chip: Chip, down: _Array, across: _Array, p
     if any(least):
         of_first, of_second = table.sides(*least)
         asked, others = np.maximum(asked, of_first), np.maximum(others, of_second)
-    return alone, (asked + others) * r["l2"]
+    return alone, loads, (asked + others) * r["l2"]
 
 
 def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> Any:
@@ -211,6 +223,4 @@ def _beside(p: Problem, f: dict[str, _Array], chip: Chip, sharing: _Array) -> An
 
 def overlapping(problem: Problem, way: Way, programs: int, chip: Chip) -> bool:
     """Whether a launch should begin while the one ahead ends: its programs get multiprocessors unevenly."""
-    excess = problem.batches * (problem.m + problem.n) * problem.k_bytes - chip.resident
-    memory = max(0.0, excess) / (chip.memory * chip.multiprocessors)
-    return programs * way.ctas >= BUSY * chip.multiprocessors or chip.idle * memory < chip.overlap
+    return programs * way.ctas >= BUSY * chip.multiprocessors or chip.idle * from_memory(problem, chip) < chip.overlap

@@ -66,6 +66,8 @@ WIDENED = {bk: (*(Way(m, n, 4, swap=True, k_bytes=2 * bk, together=t)
 GROUPED = {step: (*tiles, *(Way(128, n, 4, swap=True) for n in (16, 32, 64))) for step, tiles in (
     ("accumulate", (Way(128, 256, 8), Way(64, 256, 8), *(Way(128, n, 4) for n in (192, 160, 128)))),
     ("promote", (Way(128, 128, 8), Way(64, 128, 4))))}
+#: And where all groups have few columns.
+NARROW = tuple(Way(128, n, 4) for n in (16, 32, 64))
 #: Bytes of K up to which it is one block, read straight by threads; and the tiles for such, by bytes of K and whether
 #: threads read both operands.
 SHORT = 128
@@ -122,7 +124,7 @@ def _covering(lines: int, swap: bool) -> Table:
 def ways_of(problem: Problem, chip: Chip, tiles: Table = ALL) -> Table:
     p = problem
     if p.grouped:
-        return table(GROUPED[p.step])
+        return table(GROUPED[p.step] + NARROW * (p.n <= NARROW[-1].n and p.step == "accumulate"))
     if p.step != "accumulate":
         return table(PROMOTED if p.step == "promote" else WIDENED[64 if p.group % 128 else 128])
     if any(p.units):

@@ -26,10 +26,12 @@ from tilejit.kernels.estimate import Table, estimate
 from tilejit.kernels.problem import Call, Problem, facts
 from tilejit.kernels.way import Way
 
-FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "latency", "block", "sector", "ragged",
-          "line", "store", "stored", "part", "exchange", "outside", "pair", "behind", "within")
+FITTED = ("launch", "second", "cluster", "tensor", "load", "l2", "memory", "resident", "latency", "block", "sector",
+          "ragged", "line", "store", "stored", "part", "exchange", "outside", "pair", "behind", "within", "neighbour")
 #: Where a fit starts with terms that a chip's numbers leave out.
-STARTS = {"outside": 1.0, "pair": 0.1, "behind": 2.0, "within": 0.1}
+STARTS = {"outside": 1.0, "pair": 0.1, "behind": 2.0, "within": 0.1, "neighbour": 0.2}
+#: How much what a product's estimates have in common counts, which no choice depends on.
+COMMON = 0.1
 #: How firmly rates stay near those that a fit starts with.
 PRIOR = 0.3
 #: The likeliest ways that are measured of a product, and others that should take at most so much longer.
@@ -172,9 +174,9 @@ def raced(graphs: Sequence[tuple[Any, int]], rounds: int = 4) -> list[float]:
 
 
 def fit(times: Sequence[Times], chip: Chip, rounds: int = 30) -> Chip:
-    """The chip with the numbers of `FITTED` that fit best (Levenberg-Marquardt, in logarithms)."""
+    """The chip with numbers of `FITTED` that fit ratios of a product's ways best (Levenberg-Marquardt, logarithms)."""
     tables = [(p, Table(tuple(w for w, _ in rows)), np.array([t for _, t in rows])) for p, rows in times if rows]
-    weights = [(t.min() / t) ** 0.75 for _, _, t in tables]
+    weights = [(t.min() / t) ** 1.5 for _, _, t in tables]
 
     def made(v: Any) -> Chip:
         rates: dict[str, Any] = {n: float(x) for n, x in zip(FITTED, np.exp(v))}
@@ -182,8 +184,11 @@ def fit(times: Sequence[Times], chip: Chip, rounds: int = 30) -> Chip:
 
     def off(v: Any) -> Any:
         c = made(v)
-        near = [np.log(estimate(p, table, c) / t) * w for (p, table, t), w in zip(tables, weights)]
-        return np.concatenate([*near, PRIOR * (v - start)])
+        errors = [np.log(estimate(p, table, c) / t) for p, table, t in tables]
+        means = [np.average(e, weights=w) for e, w in zip(errors, weights)]
+        near = [(e - mean) * w for e, mean, w in zip(errors, means, weights)]
+        common = [COMMON * len(e) ** 0.5 * mean for e, mean in zip(errors, means)]
+        return np.concatenate([*near, common, PRIOR * (v - start)])
 
     start = v = np.log([max(STARTS.get(n, 1e-6), getattr(chip, n)) for n in FITTED])
     r, damping = off(v), 1e-2
