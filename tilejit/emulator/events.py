@@ -62,7 +62,7 @@ class Listener:
         """An asynchronous operation begins, which completes on `barrier` (cta, offset)."""
 
     def complete(self, op: int, barriers: list[tuple[int, int, int]]) -> None:
-        """`barriers`: (cta, offset, bytes) of its complete_txs; `mbarrier_complete_tx` calls follow."""
+        """An asynchronous operation is over."""
 
     def source_read(self, op: int) -> None:
         """A bulk store has read its source."""

@@ -38,7 +38,7 @@ def read_descriptor(bits: int) -> Descriptor:
 @lru_cache(maxsize=4096)
 def element_offsets(phase: int, leading: int, stride: int, mode: int, transposed: bool, rows: int, depth: int,
                     size: int, base: int) -> np.ndarray:
-    """int64[rows, depth]: byte offset of element (row, k) from the start address minus `phase` (docs/modules.md)."""
+    """int64[rows, depth]."""
     r = np.arange(rows)[:, None]
     kk = np.arange(depth)[None, :]
     span = {0: 16, 1: 128, 2: 64, 3: 32}[mode]

@@ -179,8 +179,7 @@ class Branches(Frame):
     # -- and, or --
     def short_circuit(self, node: ast.AST, is_and: bool, left: Any, right: Callable[[], Any], names: list[str],
                       truth: bool) -> Any:
-        """With `truth` only the truth matters. `right` does not run where a scalar `left` decides, unless it has no
-        effects."""
+        """With `truth` only the truth matters."""
         left = unwrap(left)
         if not isinstance(left, tensor):
             return right() if bool(left) == is_and else left

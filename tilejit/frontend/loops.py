@@ -102,7 +102,7 @@ class Loops(Branches):
             self.loop_depth -= 1
 
     def iterator(self, node: ast.expr) -> Any:
-        """What a `for` runs over; Python's range() is a loop on the device, as tl.range(), whose keywords it takes."""
+        """What a `for` runs over."""
         if isinstance(node, ast.Call) and self.expr(node.func) is builtins.range:
             if not 1 <= len(node.args) <= 3:
                 raise self.fail(node, f"range() takes 1 to 3 arguments, found {len(node.args)}")

@@ -162,8 +162,7 @@ class KernelSource:
 
     @cached_property
     def walked(self) -> set[str]:
-        """Names that end several loops `range(0, NAME, STEP)` with the same step: rows that are walked more than
-        once."""
+        """Names that end several loops `range(0, NAME, STEP)` with the same step."""
         if "range" not in self.fn.__code__.co_names:
             return set()
         loads: list[object] = []  # what is loaded behind `range`, up to its call

@@ -153,7 +153,7 @@ def fill(b: KernelBuilder, tree: Any, leaves: list[tensor]) -> Any:
 
 def pair(a: Any, c: Any, pairs: list[tuple[Any, Any]], first: int, open_a: Callable[[Compound], list[Any]],
          open_c: Callable[[Compound], list[Any]]) -> Any:
-    """One tree for two values: leaves that differ become Slots (from number `first` on), appended to `pairs`."""
+    """One tree for two values."""
     a, c = unwrap(a), unwrap(c)
     if identical(a, c):
         return a

@@ -195,7 +195,7 @@ class Builder:
         return self("bitcast", self("select", special, bits, rounded), dtype=fp32)
 
     def branch(self, condition: Value, *ways: Callable[[Builder], Iterable[Value]]) -> list[Value]:
-        """An `if`: each way writes its region and says what that gives; a second one that is left out does nothing."""
+        """An `if`, each of whose ways writes its region."""
         regions = [Block(), Block()]
         for region, way in zip(regions, (*ways, lambda b: ())):
             inner = Builder(region, loc=self.loc)

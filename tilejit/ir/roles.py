@@ -37,9 +37,7 @@ class Barriers:
 
 
 class Ring:
-    """Slots of shared memory. Before roles are written there are as many as are `filled`, and they are `awaited` in
-    that order.
-    """
+    """Slots of shared memory."""
 
     def __init__(self, name: str, shape: tuple[int, ...], private: bool):
         self.name, self.shape, self.private = name, shape, private
@@ -72,9 +70,7 @@ class View:
 
 @dataclass
 class Role:
-    """Who runs: `warps` of a role's `group`; `shared`: private buffers exist once for each group; `elected`: its region
-    of one thread runs.
-    """
+    """Who runs."""
 
     warps: int
     group: int = 0

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 class DType(Predicates):
-    """A scalar element type: bool, int, uint or float, `bits` wide in registers. `DType("fp32")` is `fp32`; those below
-    are all.
-    """
+    """A scalar element type."""
 
     name: str
     family: str

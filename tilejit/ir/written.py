@@ -6,8 +6,7 @@ from tilejit.ir.types import Desc, Ptr, Tile
 
 
 def written(fn: Function) -> set[str]:
-    """Names of the pointer and descriptor arguments that the function may write through; all of them where an address
-    comes from memory or from an integer."""
+    """Names of the pointer and descriptor arguments that the function may write through."""
     addresses = [v for op in listed(fn.body) if "write" in op.define.effects for v in op.operands if _is_address(v)]
     found: set[str] = set()
     seen: set[Value] = set()

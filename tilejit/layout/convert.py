@@ -67,9 +67,7 @@ class ThroughShared:
 
 @dataclass(frozen=True)
 class Halves:
-    """A large tile's halves move by `plan`, one after the other: register r of half h is register `before[h][r]` of the
-    operand, or `after[h][r]` of the result.
-    """
+    """A large tile's halves move by `plan`, one after the other."""
 
     plan: Plan
     src: LinearLayout

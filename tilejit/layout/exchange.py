@@ -56,7 +56,7 @@ class Parts:
         return {b: 1 << i for i, b in enumerate(self.result.bases_of("warp")[-bits:])}
 
     def sent(self, rnd: int) -> dict[int, list[tuple[int, list[int]]]]:
-        """For the first thread: owner -> (offset in the share, registers of one access) of all that goes to it."""
+        """For the first thread."""
         rounds = self.result.bases_of("register")[self.per_round.bit_length() - 1:]
         bases = self.source.bases_of("register")
         low = self.result.bases_of("register")[:self.vector.bit_length() - 1]

@@ -5,9 +5,7 @@ from tilejit.layout.linear import Basis, LinearLayout
 
 
 def fma_accumulator(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
-    """The accumulator [.., M, N]; sizes are powers of two. Warps divide batches first; threads without a part hold
-    copies.
-    """
+    """The accumulator [.., M, N]."""
     rank = len(shape)
     rest = {d: [tuple(1 << i if k == d else 0 for k in range(rank)) for i in range(shape[d].bit_length() - 1)]
             for d in range(rank)}

@@ -249,9 +249,7 @@ class LinearLayout:
         return place
 
     def invert(self) -> LinearLayout:
-        """Coordinates -> place (by `place_of`): inputs dim0, dim1, .., one output per input. Raises ValueError unless
-        surjective.
-        """
+        """Coordinates -> place (by `place_of`)."""
         rows = {}
         for d, size in enumerate(self.shape):
             units = (tuple(1 << i if k == d else 0 for k in range(self.rank))
@@ -267,7 +265,7 @@ class LinearLayout:
         return self._map(lambda b: list(outer.apply(**dict(zip(names, b)))), outer.shape)
 
     def invert_and_compose(self, other: LinearLayout) -> LinearLayout:
-        """`other`^-1 . this: where the elements of this layout's places lie in `other` (docs/modules.md)."""
+        """`other`^-1 . self: where `other` has what is here."""
         if tuple(map(_bits, self.shape)) != tuple(map(_bits, other.shape)):
             raise ValueError(f"layouts of different tiles: {self.shape} and {other.shape}")
         return self.compose(other.invert())

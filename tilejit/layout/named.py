@@ -17,7 +17,7 @@ def _log2(n: int) -> int:
 def blocked(shape: tuple[int, ...], num_warps: int, vector: int = 1, order: tuple[int, ...] | None = None,
             warp: tuple[tuple[int, ...], ...] | None = None,
             last: tuple[tuple[int, ...], ...] = (), own: int | None = None) -> LinearLayout:
-    """Coalesced: `vector` neighbours a thread, then lanes, warps, more registers (docs/modules.md)."""
+    """Coalesced."""
     order = order or tuple(reversed(range(len(shape))))
     bits = [tuple(1 << i if k == d else 0 for k in range(len(shape))) for d in order for i in range(_log2(shape[d]))]
     parts = [b for b in bits if any(x >= s & -s for x, s in zip(b, shape) if s & (s - 1))]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from tilejit.ir.core import Function, listed
 from tilejit.ir.verify import verify
 from tilejit.passes.assumptions import check_signs
+from tilejit.passes.carried_bases import carry_bases
 from tilejit.passes.chunks import chunk
 from tilejit.passes.contract import contract
 from tilejit.passes.divide_k import divide_k
@@ -58,6 +59,7 @@ PIPELINE: tuple[tuple[str, Callable[[Function], Function]], ...] = (
     ("chunks", chunk),
     ("totals", shrink_totals),
     ("layouts", layouts),
+    ("carried_bases", carry_bases),
     ("load_ahead", load_ahead),
     ("folds", merge_folds),
     ("order", order_accesses),
@@ -73,9 +75,7 @@ def _contents(fn: Function) -> list[tuple]:
 
 
 def run(fn: Function, stage: Callable[[str, Function], Function] | None = None) -> Function:
-    """Run every pass, verifying before the first and after the last; `stage(name, fn)` sees the result of each and
-    gives what to go on with, which is then verified too.
-    """
+    """Run every pass, verifying before the first and after the last."""
     verify(fn)
     simplified: list[tuple] = []
     for name, step in PIPELINE:

@@ -89,9 +89,7 @@ class Facts(dict[Value, AxisInfo]):
 
 
 def _promises(fn: Function) -> dict[Value, tuple[bool, int]]:
-    """Of scalars that an `assume` speaks of, in the block that defines them (elsewhere a condition may guard it): are
-    they not negative, what divides them.
-    """
+    """Of scalars that an `assume` speaks of, in the block that defines them (elsewhere a condition may guard it)."""
     found: dict[Value, tuple[bool, int]] = {}
 
     def note(block: Block | None, cond: Value) -> None:

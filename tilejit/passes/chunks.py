@@ -166,9 +166,7 @@ def _bytes(v: Value) -> int:
 
 
 def loaded(load: Op, threads: int, facts: dict[Value, AxisInfo]) -> int:
-    """A thread's registers for a load: elements below 32 bits take one each unless pairs of them, and of their masks,
-    are known to lie side by side.
-    """
+    """A thread's registers for a load."""
     t = load.result.tile
     bits, d = max(8, elem_of(t).bits if not isinstance(elem_of(t), Ptr) else 64), len(t.shape) - 1
     info = facts[load.operands[0]]

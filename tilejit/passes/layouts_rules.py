@@ -88,8 +88,7 @@ def natural(op: Op) -> LinearLayout | None:
 
 
 def by_threads(op: Op, layout: LinearLayout) -> LinearLayout:
-    """Threads fold all chunks' totals where registers have what is beyond other warps' elements: a scan with many then
-    has a thread's elements side by side, and warps behind one another."""
+    """Threads fold all chunks' totals where registers have what is beyond other warps' elements."""
     axis, t = op.attrs["axis"], op.operands[0].tile
     places = axis_places(layout, axis)
     alone = scanned_alone(layout, axis)

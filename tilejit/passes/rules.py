@@ -117,9 +117,7 @@ def _power_of_two(op: Op) -> int | None:
 
 
 def _in_32_bits(r: Emits, op: Op) -> Value | None:
-    """A 64-bit division of numbers that fit 32 bits, as does the quotient: the chip has none of 64 bits. (Of tiles,
-    narrowing would cost facts about their runs.)
-    """
+    """A 64-bit division of numbers that fit 32 bits, as does the quotient."""
     e, narrow = _int(op), None
     if e is None or e.bits < 64 or isinstance(op.result.type, Tile):
         return None

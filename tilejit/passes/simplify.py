@@ -26,7 +26,7 @@ def simplify(fn: Function) -> Function:
 
 
 class _Frame:
-    """A block that is being rewritten: its ops, and what they compute."""
+    """A block that is being rewritten."""
 
     __slots__ = ("out", "here", "changes")
 

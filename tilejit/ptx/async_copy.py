@@ -105,7 +105,7 @@ def _clear_ends(e: Emitter, op: Op, there: str, shift: str, behind: str, strip: 
 
 
 def _unaligned_copy(e: Emitter, op: Op) -> None:
-    """Bulk copies of a row's whole 16 bytes; the elements beside them one by one."""
+    """Bulk copies of a row's whole 16 bytes."""
     p, (ring, slot, barrier, base, size) = e.p, op.operands
     elem, ctas = ring.buffer.elem, op.attrs.get("ctas", 1)
     strip = op.attrs["strip"] * elem.bytes if ctas > 1 else ring.buffer.slot_bytes - 16

@@ -82,8 +82,7 @@ def _float_to_float(e: Emitter, reg: str, src: DType, dst: DType, rounding: str)
 
 
 def _fp8_toward_zero(e: Emitter, reg: str, src: DType, dst: DType) -> str:
-    """PTX only rounds fp8 to nearest: fp8e5 is the upper byte of fp16 (not to become infinite), fp8e4nv a step
-    smaller."""
+    """PTX only rounds fp8 to nearest."""
     p = e.p
     if dst.name == "fp8e5":
         half = cast_element(e, reg, src, fp16, "rz")

@@ -233,8 +233,7 @@ def _atomic_rmw(e: Emitter, op: Op) -> None:
 
 
 def _float_extremum(e: Emitter, op: Op, atom: str, out: str, ptr: str, pred: str | None, value: str) -> None:
-    """By integer atomics on their bits: order is that of signed integers, or inversely of unsigned ones. NaN operands
-    lose."""
+    """By integer atomics on their bits."""
     p, t, kind = e.p, op.operands[1].dtype, op.attrs["kind"]
     if t.bits < 32:
         end = "; the tensor's rows end within 16 bytes, which TMA would write as a whole: pad them, or" \
@@ -380,7 +379,7 @@ def _stacked(e: Emitter, op: Op) -> None:
 
 
 def _places(e: Emitter, stack: Value, at: Value) -> tuple[str, list[tuple[int, int, str]]]:
-    """Of a tile of the stack: the state space, and (first register, how many, address) of each access."""
+    """Of a tile of the stack."""
     t, count, (first, *_) = stack.tile, e.count(stack.type), e.get(stack)
     threads = stack.op.attrs.get("threads", 0) if isinstance(stack.op, Op) else 0
     size, kind, to = element_bytes(t) * (threads or 1), *(("b32", "lo.u32") if threads else ("b64", "wide.s32"))

@@ -17,7 +17,7 @@ from tilejit.ptx.tma import block_dim, box_of, coordinates, in_blocks, own_parts
 
 @emits("tma_store")
 def _tma_store(e: Emitter, op: Op) -> None:
-    """Piece by piece: wait for the slot's last store, stage, fence, meet, one thread stores; each stripe by itself."""
+    """Piece by piece."""
     p = e.p
     desc, value, ring, *offsets = op.operands
     tile, buffer, size, axis, stripes = value.type, ring.type, *(op.attrs[n] for n in ("size", "axis", "stripes"))

@@ -108,7 +108,7 @@ class Variable:
 
 @dataclass
 class Entry:
-    """One kernel: parameters, directives (numbers by name), registers (name, type), variables, code."""
+    """One kernel."""
 
     name: str
     line: int

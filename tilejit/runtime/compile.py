@@ -254,10 +254,7 @@ def alone(options: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: it would walk all IR in vain.
-
-    Only who finds the collector enabled pauses it.
-    """
+    """No garbage collection meanwhile."""
     enabled = gc.isenabled()
     if enabled:
         gc.disable()

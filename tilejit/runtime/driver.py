@@ -179,7 +179,7 @@ def multiprocessors(index: int | None = None) -> int:
 
 def clusters(ctas: int, index: int | None = None) -> int:
     """How many clusters of so many CTAs run at once if each CTA has a multiprocessor, at most multiprocessors over
-    CTAs: that many without a GPU, and for host memory (-1)."""
+    CTAs."""
     if ctas == 1 or (not available() if index is None else index < 0):
         return multiprocessors(index) // ctas
     return _clusters(ctas, current_device() if index is None else device(index))

@@ -12,8 +12,7 @@ PATIENCE = 1.0
 
 
 class Progress:
-    """progress(done, total): draws a bar on stderr, if that is a terminal with rich and the work took PATIENCE
-    seconds."""
+    """progress(done, total)."""
 
     def __init__(self, title: str):
         self.title, self.start = title, time.monotonic()

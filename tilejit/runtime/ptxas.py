@@ -144,10 +144,7 @@ def source_line(ptx: list[str], line: int) -> Loc | None:
 
 def assemble(ptx: str, target: str = "sm_90a",
              meanwhile: Callable[[], Any] = lambda: None) -> tuple[bytes, Resources]:
-    """The cubin of a PTX module and its resources; `meanwhile` is called while ptxas works.
-
-    Raises AssemblyError at the user's line.
-    """
+    """The cubin of a PTX module and its resources."""
     import subprocess
     import tempfile
 

@@ -42,7 +42,7 @@ class Allocator:
         self._clashes: dict[tuple[int, bool], list[set[int]]] = {}
 
     def bound(self, rings: Mapping[str, int], slots: int) -> None:
-        """These rings (name: how many of it there are) have got so many slots in the function, not fewer than two."""
+        """These rings with their slots bound."""
         for area in self.live.areas:
             if area.ring in rings:
                 area.slots = slots * rings[area.ring]

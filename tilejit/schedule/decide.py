@@ -63,7 +63,7 @@ def decide(fn: Function) -> Function:
 
 
 def check_warpgroups(fn: Function, threads: bool) -> None:
-    """Three warpgroups: layouts have bits for four, so no op may count on what the fourth would hold."""
+    """Three warpgroups."""
     warps = fn.attrs["num_warps"]
     if warps % 3:
         return

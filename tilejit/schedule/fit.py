@@ -129,7 +129,7 @@ def _with_one_staging_tile(c: Candidate) -> Candidate | None:
 
 
 def _with_fewer_slots(c: Candidate) -> Candidate | None:
-    """Rings less deep than asked for: depths are often chosen for other chips and other ways to use shared memory."""
+    """Rings less deep than asked for."""
     given = {name: r for name, r in c.rings.items() if r["slots"] > 1 and not r["open"]}
     if c.fits or not given or c.limits.get("most") == 1:
         return None

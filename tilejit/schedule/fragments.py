@@ -31,8 +31,7 @@ def fragment_reads(fn: Function, table: Uses) -> list[Op]:
 
 
 def write_at_once(op: Op, table: Uses) -> None:
-    """Move the conversion of an operand, and what makes it narrower, to where nothing else needs what it is made of;
-    not to a load that nothing else waits for."""
+    """Move the conversion of an operand, and what makes it narrower, to where nothing else needs what it is made of."""
     block, moved, v = op.block, [op], op.operands[0]
     while (maker := _narrows(v, block, table)) is not None:
         moved.insert(0, maker)

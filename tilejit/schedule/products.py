@@ -110,7 +110,7 @@ def write_dot(op: Op, b: Builder, c: Context) -> None:
 
 
 def _sums(op: Op, extra: dict, b: Builder, c: Context) -> Value:
-    """What a product adds to; from zero it reads nothing (`zero`), in flight it writes registers of the one before."""
+    """What a product adds to."""
     before = c.flying.get(op)
     if const_of(op.operands[2]) == 0:
         extra["zero"] = True
@@ -154,7 +154,7 @@ def _view(dot: Op, index: int, b: Builder, c: Context) -> Value | None:
 
 
 def _operand(dot: Op, index: int, b: Builder, c: Context) -> Value:
-    """A dot operand: the ring's slot in place, registers, or a staging buffer written from registers."""
+    """A dot operand."""
     slot = _view(dot, index, b, c)
     if slot is not None:
         return slot
@@ -179,7 +179,7 @@ def _in_registers(v: Value, b: Builder, c: Context) -> Value:
 
 
 def write_reuse(op: Op, b: Builder, c: Context) -> None:
-    """`promote_reuse`: the value itself, and a note for the allocator: which buffers are behind it."""
+    """What `promote_reuse` asks for."""
     source = behind(op.operands[0])
     buffers = [v for x in source for v in c.through.get(x, ())]
     buffers += {c.buffers[x.attrs["channel"], x.attrs["index"]]: None for x in source if x in c.tickets}

@@ -55,7 +55,7 @@ class _Release:
                 b.op("mbar_arrive", ring.empty, slot, *some, **self._arrivals(ring))
 
     def _find_last(self, ring: Ring, wait: Op) -> None:
-        """What reads a slot last: a product whose sums are waited for somewhere, or an op behind which it is free."""
+        """What reads a slot last."""
         later = self._read_later(ring, wait.operands[1])
         for slot in later:
             if slot not in ring.later:
@@ -124,7 +124,7 @@ class _Release:
                 yield op
 
     def _arrivals(self, ring: Ring) -> dict[str, Any]:
-        """Who arrives: a thread of each warpgroup where only wgmma reads, else a lane of each warp; and where."""
+        """Who arrives."""
         views = [op.result for x in ring.buffers for op, _ in self.uses[x] if op.name == "view"]
         readers = [op for v in views for op in self._readers(v)]
         per = "warpgroup" if readers and all(op.name == "dot_async" for op in readers) else "warp"

@@ -91,7 +91,7 @@ class Stretch:
         return all(self.can(x, seen) for x in op.operands)
 
     def may_be_side_by_side(self, inside: list[Op]) -> bool:
-        """Whether side by side: the only row in shared memory, whose elements masks tell from those beside them."""
+        """Whether side by side."""
         elem, ends, wide = elem_of(self.load.result.type), self.ends, self.row.wide
         if not self.alone or self.aligned() or ends.bound is None:
             return False

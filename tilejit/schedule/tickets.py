@@ -96,7 +96,7 @@ def _branch(fill: Op) -> Op | None:
 
 @dataclass
 class _Awaiting:
-    """What awaits carry: the ticket, whether its slot is being filled (`peeks`), the last slot (if named `again`)."""
+    """What awaits carry."""
 
     ring: Channel
     peeks: int

@@ -54,8 +54,7 @@ class LazyDict:
 
 
 class LaunchHook:
-    """`launch_enter_hook` or `launch_exit_hook`: a chain, or a function in its place. `tilejit.hooks` calls it, while
-    there is something to call."""
+    """`launch_enter_hook` or `launch_exit_hook`."""
 
     def __init__(self, add: Callable[[Callable[..., Any]], Any], reversed: bool = False):
         self.add, self.chain, self.following = add, HookChain(reversed), False

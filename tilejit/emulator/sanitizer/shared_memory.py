@@ -98,8 +98,7 @@ class SharedMemory:
             earlier.slot == world.slot(now.agent) and earlier.tick > now.op.waited
 
     def _race(self, world: World, earlier: Access, now: Access, clock: Clock) -> str:
-        """The name of an unordered pair: a read that knew of the data before the write was overwritten; else it came
-        too early."""
+        """The name of an unordered pair."""
         if earlier.op is None and now.op is None:
             return kinds.SHARED_RACE
         if earlier.writes and now.writes:

@@ -120,8 +120,7 @@ class World:
         return access.op.clock if access.op is not None else self.clocks[access.slot]
 
     def with_reader(self, number: int, reader: Access, clock: Clock) -> int:
-        """The set `number` and a reader. Earlier readers that it knew of are dropped, unless it completes on an
-        mbarrier."""
+        """The set `number` and a reader."""
         members = self.sets.members[number]
         if reader.number in members:
             return number
