@@ -112,9 +112,10 @@ def test_sort_of_wide_rows(shape, dtype, target):
 
 
 def test_argmax_of_blocks():
-    """The first of equals in rows of several blocks, NaN above all; rows of the least there is."""
-    x = np.tile(RNG.integers(-5, 5, 97), 100)[None].repeat(5, 0).astype(np.float32)
-    x[1, [4000, 9000]], x[2, [0, 5000]], x[3], x[4, 9699] = np.nan, 9, -np.inf, 7
+    """The first of equals in rows of several blocks, which begin anywhere, NaN above all; rows of the least there is."""
+    x = np.tile(RNG.integers(-5, 5, 97), 100)[None, :9699].repeat(5, 0).astype(np.float32)
+    x[1, [4000, 9000]], x[2, [0, 5000]], x[3], x[4, 9698] = np.nan, 9, -np.inf, 7
+    close(kernels.sum(x), x.sum(-1))
     for y in (x, x.astype(np.float16), np.nan_to_num(x, nan=8, neginf=-128).astype(np.int8)):
         values, indices = kernels.argmax(y)
         np.testing.assert_array_equal(indices, y.astype(np.float32).argmax(-1))

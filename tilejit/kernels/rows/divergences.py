@@ -6,8 +6,8 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
-from tilejit.kernels.rows.matrices import elements, matrix, result, same, vector
-from tilejit.kernels.rows.tiles import element_tile, put, wide, wide_type
+from tilejit.kernels.rows.matrices import elements, matrix, result, row_unit, same, vector
+from tilejit.kernels.rows.tiles import element_tile, place, put, row_ends, whole_units, wide, wide_type
 
 COLUMNS, ELEMENTS = 2048, 2048
 
@@ -35,17 +35,28 @@ def terms(x, y, KIND: tl.constexpr, beta):
 
 @tilejit.kernel
 def divergence_kernel(x, y, out, n, columns, x_pitch, y_pitch, beta, KIND: tl.constexpr, ROWS: tl.constexpr,
-                      BLOCK: tl.constexpr):
+                      BLOCK: tl.constexpr, UNIT: tl.constexpr):
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
+    begin, whole = whole_units(row, x_pitch, columns, UNIT)
+    x_at = place(row, x_pitch, begin + cols, UNIT)
+    y_at = place(row, y_pitch, begin + cols, UNIT)
     total = tl.zeros((ROWS, BLOCK), wide_type(x))
     for start in range(0, columns, BLOCK):
-        at = start + cols
-        inside = (row < n) & (at < columns)
-        v = wide(tl.load(x + row * x_pitch + at, inside, other=0.0))
-        value, slope = terms(v, tl.load(y + row * y_pitch + at, inside, other=0.0).to(v.dtype), KIND, beta)
-        total += tl.where(inside, value, 0.0)
-    put(out + row, tl.sum(total, 1)[:, None], row < n)
+        total += values_of(x + x_at + start, y + y_at + start, (row < n) & (start + cols < whole), KIND, beta)
+    s = tl.sum(total, 1)[:, None]
+    if UNIT > 1:
+        ends, apart = row_ends(begin, whole, columns, UNIT)
+        s += tl.sum(values_of(x + row * x_pitch + ends, y + row * y_pitch + ends, (row < n) & apart, KIND, beta),
+                    1)[:, None]
+    put(out + row, s, row < n)
+
+
+@tilejit.kernel
+def values_of(x, y, inside, KIND: tl.constexpr, beta):
+    v = wide(tl.load(x, inside, other=0.0))
+    value, slope = terms(v, tl.load(y, inside, other=0.0).to(v.dtype), KIND, beta)
+    return tl.where(inside, value, 0.0)
 
 
 @tilejit.kernel
@@ -96,10 +107,11 @@ def _launch(what: str, out: Any, x: Any, target: Any, kind: str, beta: float) ->
     m, t = matrix(what, x), matrix(what, target, "target")
     if not m.n:
         return
-    block = min(COLUMNS, max(16, tilejit.next_power_of_2(m.columns)))
+    unit = row_unit(m, t)
+    block = min(COLUMNS, max(16, tilejit.next_power_of_2(m.columns // unit * unit)))
     rows = max(1, min(ELEMENTS // block, tilejit.next_power_of_2(m.n)))
     divergence_kernel[(tilejit.cdiv(m.n, rows),)](m.array, t.array, out, m.n, m.columns, m.pitch, t.pitch, float(beta),
-                                                  KIND=kind, ROWS=rows, BLOCK=block)
+                                                  KIND=kind, ROWS=rows, BLOCK=block, UNIT=unit)
 
 
 def _gradient(what: str, dx: Any, grad: Any, x: Any, target: Any, kind: str, beta: float) -> None:

@@ -10,6 +10,8 @@ from tilejit.kernels._host import WIDEST, RowLaunch, row_launch
 ELEMENTS = 4096
 #: Bytes of rows that a program can keep in registers.
 IN_REGISTERS = 32768
+#: Columns from which on rows that begin anywhere have ends of their own.
+LEAST = 128
 
 
 class Matrix(NamedTuple):
@@ -103,6 +105,12 @@ def elements(*matrices: Matrix, flat: bool = True,
 def unit_of(*matrices: Matrix) -> int:
     unit, pitch = 16 // min(tilejit.array_info(m.array).dtype.bytes for m in matrices), matrices[0].pitch
     return unit if pitch % unit and all((m.pitch - pitch) % unit == 0 for m in matrices) else 1
+
+
+def row_unit(*matrices: Matrix) -> int:
+    """`unit_of` for kernels that have the ends of rows beside whole units, if it is worth it."""
+    begin = [tilejit.array_info(m.array).address % 16 for m in matrices]
+    return unit_of(*matrices) if matrices[0].columns > LEAST and not any(begin) else 1
 
 
 def _pitch(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:

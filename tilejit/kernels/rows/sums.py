@@ -5,8 +5,8 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
-from tilejit.kernels.rows.matrices import elements, matrix, result, vector
-from tilejit.kernels.rows.tiles import element_tile, put, wide
+from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, row_unit, unit_of, vector
+from tilejit.kernels.rows.tiles import element_tile, place, put, row_ends, whole_units, wide
 
 #: (elements, warps) of a program's blocks: a single warp where programs fill a GPU; of fewer programs more each.
 ALONE, TOGETHER, PROGRAMS = (1024, 1), (4096, 8), 4096
@@ -29,14 +29,19 @@ def zeros_for(pointer, SHAPE: tl.constexpr):
 
 
 @tilejit.kernel
-def row_sum_kernel(x, out, n, columns, pitch, MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def row_sum_kernel(x, out, n, columns, pitch, MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+                   UNIT: tl.constexpr):
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
+    begin, whole = whole_units(row, pitch, columns, UNIT)
+    at = place(row, pitch, begin + cols, UNIT)
     total = zeros_for(x, (ROWS, BLOCK))
     for start in range(0, columns, BLOCK):
-        inside = (row < n) & (start + cols < columns)
-        total += summed(tl.load(x + row * pitch + start + cols, inside, other=0))
+        total += summed(tl.load(x + at + start, (row < n) & (start + cols < whole), other=0))
     s = tl.sum(total, 1)[:, None]
+    if UNIT > 1:
+        ends, apart = row_ends(begin, whole, columns, UNIT)
+        s += tl.sum(summed(tl.load(x + row * pitch + ends, (row < n) & apart, other=0)), 1)[:, None]
     put(out + row, s / columns if MEAN else s, row < n)
 
 
@@ -75,23 +80,37 @@ def greater(v, w):
 
 
 @tilejit.kernel
-def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The greatest of all at the same place in blocks, then the least column of these."""
+def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    """The greatest of all at the same place in blocks, then the least column of these; UNIT > 1: see `row_ends`."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     rows_in = row < n
-    v = compared(tl.load(x + row * pitch + cols, rows_in & (cols < columns), other=lowest(x)))
+    begin, whole = whole_units(row, pitch, columns, UNIT)
+    at = place(row, pitch, begin + cols, UNIT)
+    v = compared(tl.load(x + at, rows_in & (cols < whole), other=lowest(x)))
     block = tl.zeros((ROWS, BLOCK), tl.int32)
     for start in range(BLOCK, columns, BLOCK):
-        w = compared(tl.load(x + row * pitch + start + cols, rows_in & (start + cols < columns), other=lowest(x)))
+        w = compared(tl.load(x + at + start, rows_in & (start + cols < whole), other=lowest(x)))
         more = better(w, v, True)
         v, block = tl.where(more, w, v), tl.where(more, start, block)
     best = tl.reduce(v, 1, greater)[:, None]
+    if UNIT > 1:
+        ends, apart = row_ends(begin, whole, columns, UNIT)
+        w = compared(tl.load(x + row * pitch + ends, rows_in & apart, other=lowest(x)))
+        best = greater(best, tl.reduce(w, 1, greater)[:, None])
+    first = first_of(v, best, begin + block + cols)
+    if UNIT > 1:
+        first = tl.minimum(first, first_of(w, best, tl.where(apart, ends, 2147483647)))
+    put(values + row, best, rows_in)
+    put(indices + row, first, rows_in)
+
+
+@tilejit.kernel
+def first_of(v, best, at):
     same = v == best
     if v.dtype.is_floating():
         same = same | (v != v)
-    put(values + row, best, rows_in)
-    put(indices + row, tl.min(tl.where(same, block + cols, 2147483647), 1)[:, None], rows_in)
+    return tl.min(tl.where(same, at, 2147483647), 1)[:, None]
 
 
 @tilejit.kernel
@@ -114,8 +133,9 @@ def _summed(x: Any) -> Any:
     return x, x.shape[:-1], dtype if dtype.is_floating() else tl.int64
 
 
-def _blocks(n: int, columns: int, sizes: tuple[int, int] | None = None) -> tuple[tuple[int], dict[str, int]]:
-    wide = max(16, tilejit.next_power_of_2(columns))
+def _blocks(n: int, columns: int, sizes: tuple[int, int] | None = None,
+            unit: int = 1) -> tuple[tuple[int], dict[str, int]]:
+    wide = max(16, tilejit.next_power_of_2(columns // unit * unit))
     elements, warps = sizes or (ALONE if wide <= ALONE[0] or n >= PROGRAMS else TOGETHER)
     block = min(elements, wide)
     rows = max(1, min(elements // block, tilejit.next_power_of_2(n)))
@@ -127,8 +147,7 @@ def sum(out, x: Array) -> None:
     """The sums along the last dimension of x [.., columns]: in fp32 (fp64 of fp64), rounded to x's dtype; in int64 of
     integers."""
     m = matrix("sum", x)
-    grid, sizes = _blocks(m.n, m.columns)
-    row_sum_kernel[grid](m.array, out, m.n, m.columns, m.pitch, MEAN=False, **sizes)
+    _fold(m, out, False)
 
 
 @operator(out=lambda x: (x, x.shape[:-1], None))
@@ -137,8 +156,13 @@ def mean(out, x: Array) -> None:
     m = matrix("mean", x)
     if not tilejit.array_info(x).dtype.is_floating():
         raise tilejit.LaunchError(f"mean: x must be of floats, found {tilejit.array_info(x).dtype}")
-    grid, sizes = _blocks(m.n, m.columns)
-    row_sum_kernel[grid](m.array, out, m.n, m.columns, m.pitch, MEAN=True, **sizes)
+    _fold(m, out, True)
+
+
+def _fold(m: Matrix, out: Any, mean: bool) -> None:
+    unit = row_unit(m)
+    grid, sizes = _blocks(m.n, m.columns, unit=unit)
+    row_sum_kernel[grid](m.array, out, m.n, m.columns, m.pitch, MEAN=mean, UNIT=unit, **sizes)
 
 
 @gradient(sum, "x")
@@ -184,7 +208,7 @@ def argmax(values, indices, x: Array) -> None:
     if not m.columns and m.n:
         raise tilejit.LaunchError("argmax: x has no columns")
     wide = min(TOGETHER[0], max(ALONE[0], tilejit.next_power_of_2(m.columns)))
-    whole = m.pitch * tilejit.array_info(m.array).dtype.bytes % 16 == 0
+    unit = row_unit(m)
     warps = wide // ALONE[0] if m.columns <= wide else TOGETHER[1]
-    grid, sizes = _blocks(m.n, m.columns, (wide, warps) if whole else None)
-    argmax_kernel[grid](m.array, values, indices, m.n, m.columns, m.pitch, **sizes)
+    grid, sizes = _blocks(m.n, m.columns, (wide, warps) if unit > 1 or unit_of(m) == 1 else None, unit)
+    argmax_kernel[grid](m.array, values, indices, m.n, m.columns, m.pitch, UNIT=unit, **sizes)

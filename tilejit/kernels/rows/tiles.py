@@ -42,6 +42,8 @@ def element_tile(n, columns, BLOCK: tl.constexpr, ROWS: tl.constexpr, pitch=0, U
 
 @tilejit.kernel
 def whole_units(row, pitch, columns, UNIT: tl.constexpr):
+    if UNIT == 1:
+        return 0, columns
     begin = (-(row.to(tl.int64) * pitch) & UNIT - 1).to(tl.int32)
     return begin, (columns - begin) // UNIT * UNIT
 
@@ -56,7 +58,7 @@ def row_ends(begin, whole, columns, UNIT: tl.constexpr):
 @tilejit.kernel
 def place(row, pitch, cols, UNIT: tl.constexpr = 1):
     at = row * pitch + cols
-    return at if UNIT == 1 else tl.multiple_of(at, UNIT)
+    return at if UNIT == 1 else tl.multiple_of(at, UNIT if len(at.shape) == 1 else (1, UNIT))
 
 
 @tilejit.kernel
