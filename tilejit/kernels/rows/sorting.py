@@ -119,17 +119,22 @@ def sorted_kernel(x, keys, values, indices, n, columns, pitch, values_pitch, BLO
 
 @tilejit.kernel
 def topk_kernel(x, values, indices, n, columns, pitch, k, LARGEST: tl.constexpr, NARROW: tl.constexpr, K: tl.constexpr,
-                ROWS: tl.constexpr, BLOCK: tl.constexpr):
+                ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
-    none = -(1 << 31) if NARROW else -(1 << 62) * 2
-    best = tl.full((ROWS, BLOCK // K, K), none, tl.int32 if NARROW else tl.int64)
-    for start in tl.range(0, columns, BLOCK, num_stages=4):
-        at = start + cols
-        v = tl.load(x + row * pitch + at, (row < n) & (at < columns), other=0)
-        key = tl.reshape(key_of(v, at, at < columns, LARGEST, NARROW), (ROWS, BLOCK // K, K))
-        best = tl.bitonic_merge(tl.maximum(best, tl.sort(key, 2)), 2, descending=True)
-    put_best(x, values, indices, tl.topk(tl.reshape(best, (ROWS, BLOCK)), K), row, n, pitch, k, K)
+    if WHOLE:
+        v = tl.load(x + row * pitch + cols, (row < n) & (cols < columns), other=0)
+        best = key_of(v, cols, cols < columns, LARGEST, NARROW)
+    else:
+        none = -(1 << 31) if NARROW else -(1 << 62) * 2
+        best = tl.full((ROWS, BLOCK // K, K), none, tl.int32 if NARROW else tl.int64)
+        for start in tl.range(0, columns, BLOCK, num_stages=4):
+            at = start + cols
+            v = tl.load(x + row * pitch + at, (row < n) & (at < columns), other=0)
+            key = tl.reshape(key_of(v, at, at < columns, LARGEST, NARROW), (ROWS, BLOCK // K, K))
+            best = tl.bitonic_merge(tl.maximum(best, tl.sort(key, 2)), 2, descending=True)
+        best = tl.reshape(best, (ROWS, BLOCK))
+    put_best(x, values, indices, tl.topk(best, K), row, n, pitch, k, K)
 
 
 @tilejit.kernel
@@ -204,7 +209,7 @@ def topk(values, indices, x: Array, k: int, largest: bool = True) -> None:
     if not 1 <= k <= min(MOST_K, m.columns):
         raise tilejit.LaunchError(f"topk: k must be from 1 to {min(MOST_K, m.columns)}, found {k}")
     most = tilejit.next_power_of_2(k)
-    block = max(COLUMNS, 2 * most)
+    block = max(min(COLUMNS, tilejit.next_power_of_2(m.columns)), 2 * most)
     groups = min(MOST_GROUPS, max(block, tilejit.next_power_of_2(isqrt(most * m.columns))))
     each = tilejit.next_power_of_2(tilejit.cdiv(m.columns, groups))
     if each >= 4 and most * each <= 2 * MOST_GROUPS:
@@ -215,7 +220,8 @@ def topk(values, indices, x: Array, k: int, largest: bool = True) -> None:
         return
     rows = max(1, min(ROW_WARPS * COLUMNS // block, tilejit.next_power_of_2(m.n)))
     topk_kernel[(tilejit.cdiv(m.n, rows),)](m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest,
-                                            NARROW=_narrow(m), K=most, ROWS=rows, BLOCK=block, num_warps=ROW_WARPS)
+                                            NARROW=_narrow(m), K=most, ROWS=rows, BLOCK=block, WHOLE=m.columns <= block,
+                                            num_warps=ROW_WARPS)
 
 
 @gradient(sort, "x")
