@@ -24,6 +24,14 @@ def _integer(b: KernelBuilder, x: Any, what: str) -> Term:
     return t
 
 
+def _product(x: Term, by: int) -> tuple[Term, Term]:
+    """Its upper half and its lower; of 32 bits by one instruction."""
+    if x.elem != uint32:
+        return x.op("mulhi", by), x.op("mul", by)
+    whole = x.cast(uint64).op("mul", by)
+    return (whole >> 32).cast(uint32), whole.cast(uint32)
+
+
 @builtin
 def philox_impl(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, n_rounds: int = ROUNDS, *,
                 _b: KernelBuilder) -> tuple:
@@ -35,10 +43,8 @@ def philox_impl(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, n_rounds: 
                                f"{', '.join(str(t.elem) for t in (a0, a1, a2, a3, key0, key1))}")
     step0, step1, by0, by1 = _CONSTANTS[a0.elem]
     for _ in range(sem.constant(n_rounds, "the number of rounds")):
-        old0, old2 = a0, a2
-        a0 = old2.op("mulhi", by1) ^ a1 ^ key0
-        a2 = old0.op("mulhi", by0) ^ a3 ^ key1
-        a1, a3 = old2.op("mul", by1), old0.op("mul", by0)
+        (high1, low1), (high0, low0) = _product(a2, by1), _product(a0, by0)
+        a0, a1, a2, a3 = high1 ^ a1 ^ key0, low1, high0 ^ a3 ^ key1, low0
         key0, key1 = key0.op("add", step0), key1.op("add", step1)
     return tuple(t.tensor for t in (a0, a1, a2, a3))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilejit.errors import CompilationError
 from tilejit.ir import Function, Op, Value, const_of, edges, listed, numeric
-from tilejit.ir.types import DType, Ptr, Tile, elem_of, fp8e4b15, fp16, fp32
+from tilejit.ir.types import DType, Ptr, Tile, elem_of, fp8e4b15, fp16, fp32, uint32, uint64
 from tilejit.ptx.cast import cast_element
 from tilejit.ptx.division import divided, rest
 from tilejit.ptx.emit import Emitter, emits, reg_class
@@ -110,6 +110,10 @@ def _add_sub_mul(e: Emitter, op: Op) -> None:
         else:
             each(e, op, lambda a, b: p.new(cls, f"{name}{rounding}.{kind}", a, b))
         return
+    if (by32 := _wide(op)) is not None:
+        regs = e.get(op.operands[0].op.operands[0])  # type: ignore[union-attr]
+        e.set(op.result, p.repeat(lambda a: p.new(cls, "mul.wide.u32", a, by32), [(a,) for a in regs]))
+        return
     low = "mul.lo" if name == "mul" else name
 
     def one(a: str, b: str) -> str:
@@ -133,6 +137,14 @@ def _but_by_ones(e: Emitter, op: Op, a: list[str], b: list[str]) -> None:
         p("mul.rn.f32", x, x, factor)
     p.place(skip)
     e.set(op.result, made)
+
+
+def _wide(op: Op) -> int | None:
+    """The constant of a product of two numbers of 32 bits in 64, which one instruction makes."""
+    x, by = op.operands[0].op, const_of(op.operands[1])
+    fits = op.name == "mul" and isinstance(by, int) and 0 < by < 1 << 32 and by & by - 1
+    return by if fits and isinstance(x, Op) and x.name == "cast" and elem_of(x.operands[0].type) == uint32 \
+        and op.operands[0].dtype == uint64 else None
 
 
 def _factor(v: Value) -> int:

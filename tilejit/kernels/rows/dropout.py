@@ -13,11 +13,11 @@ BLOCK = 4096
 
 
 @tilejit.kernel
-def dropout_kernel(x, out, n, seed, p, scale, BLOCK: tl.constexpr):
-    """x * scale where a number is at least p, else 0; four elements have the four numbers of a counter."""
+def dropout_kernel(x, out, n, seed, least, scale, BLOCK: tl.constexpr):
+    """x * scale where a number is at least `least`, else 0; four elements have the four numbers of a counter."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
-    a, b, c, d = tl.rand4x(seed, first // 4 + tl.arange(0, BLOCK // 4))
-    kept = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (BLOCK,)) >= p
+    a, b, c, d = tl.randint4x(seed, first // 4 + tl.arange(0, BLOCK // 4))
+    kept = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (BLOCK,)).to(tl.int32, bitcast=True) >= least
     at = first + tl.arange(0, BLOCK)
     v = wide(tl.load(x + at, at < n, other=0.0))
     put(out + at, tl.where(kept, v * scale, 0.0), at < n)
@@ -43,4 +43,5 @@ def _launch(what: str, out: Any, x: Any, p: float, seed: int) -> None:
     n = 1
     for size in x.shape:
         n *= size
-    dropout_kernel[(tilejit.cdiv(n, BLOCK),)](x, out, n, seed, float(p), 1.0 / (1.0 - p), BLOCK=BLOCK)
+    dropout_kernel[(tilejit.cdiv(n, BLOCK),)](x, out, n, seed, round(p * 2**32) - 2**31, 1.0 / (1.0 - p),
+                                              BLOCK=BLOCK)
