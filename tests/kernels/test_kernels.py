@@ -137,3 +137,4 @@ def test_how_rows_are_launched():
     assert all(x.whole and x.rows == 1 for x in uneven)          # 32 elements a thread or more: rows in shared memory
     assert all(x.options["BLOCK"] >= 1024 * x.options["num_warps"] * x.options.get("num_ctas", 1) for x in uneven)
     assert not row_launch(10, 1 << 20, WIDEST, size=4).whole
+    assert row_launch(10, 1 << 20, WIDEST, size=4, together=8).options == {"BLOCK": 65536, "num_warps": 8, "num_ctas": 8}

@@ -98,6 +98,12 @@ def test_no_spills_in_gradients_of_norms(compiled, dtype, monkeypatch):
     assert compiled
 
 
+def test_short_rows_are_folded_by_a_warp_each(compiled):
+    """Four rows of 291, an element a thread and load: warps need not meet."""
+    kernels.softmax(np.zeros((4000, 291), BF16))
+    assert " 0 bytes of shared memory" in compiled[0].report()
+
+
 def test_losses_in_registers(compiled):
     """Cross-entropy alone stores no row, but is one of vectors as other kernels of rows are."""
     for columns in (1001, 50257):

@@ -24,6 +24,12 @@ _LINE, _SECTOR = 128, 32
 LEAST_DIVIDED, LEAST_BESIDE_PRODUCTS = 128, 512
 
 
+def beside(layout: LinearLayout, dim: int) -> tuple[Basis, ...]:
+    """Warps that divide other dimensions than `dim` as far as threads have several of those."""
+    spare = [b for b in layout.bases_of("register") if any(b) and not b[dim]]
+    return tuple([spare.pop() if b[dim] and spare else b for b in layout.bases_of("warp")])
+
+
 class Accesses:
     """All accesses through tiles of pointers."""
 
@@ -57,6 +63,8 @@ class Accesses:
         self.along = {v.type.shape: op.attrs["axis"] for op in listed(fn.body)
                       if op.define.layout == "follows" and "axis" in op.attrs for v in op.results
                       if isinstance(v.type, Tile) and v.type.shape == getattr(op.operands[0].type, "shape", None)}
+        #: (shape, dimension) of tiles that are folded along it.
+        self.folded = {(op.operands[0].tile.shape, op.attrs["axis"]) for op in listed(fn.body) if op.name == "reduce"}
         for key in self.widths if self.ctas == 1 and not self.products else ():
             if self.along.get(key[0]) != key[1]:
                 self.widths[key] = self._of_whole_sectors(key)
@@ -109,6 +117,8 @@ class Accesses:
         last = cta_bases(near, self.ctas) if near is not None else self.of_ctas(t.shape)
         own = axis if (axis := self.along.get(t.shape)) != dim else None  # along dim lanes are neighbours
         best = blocked(t.shape, self.warps, width, order, last=last, own=own)
+        if (t.shape, dim) in self.folded and not any(map(any, last)):
+            best = blocked(t.shape, self.warps, width, order, beside(best, dim))
         if near is not None and all(sum(x != 0 for x in b) == 1 and sum(b).bit_count() == 1
                                     for b in near.bases_of("warp")):
             other = blocked(t.shape, self.warps, width, order, near.bases_of("warp"))

@@ -7,6 +7,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import elements, matrix, result, row_unit, same, vector
+from tilejit.kernels.rows.sums import PROGRAMS
 from tilejit.kernels.rows.tiles import element_tile, place, put, row_ends, whole_units, wide, wide_type
 
 COLUMNS, ELEMENTS = 2048, 2048
@@ -39,11 +40,11 @@ def divergence_kernel(x, y, out, n, columns, x_pitch, y_pitch, beta, KIND: tl.co
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     begin, whole = whole_units(row, x_pitch, columns, UNIT)
-    x_at = place(row, x_pitch, begin + cols, UNIT)
-    y_at = place(row, y_pitch, begin + cols, UNIT)
     total = tl.zeros((ROWS, BLOCK), wide_type(x))
     for start in range(0, columns, BLOCK):
-        total += values_of(x + x_at + start, y + y_at + start, (row < n) & (start + cols < whole), KIND, beta)
+        at = begin + start + cols
+        total += values_of(x + place(row, x_pitch, at, UNIT), y + place(row, y_pitch, at, UNIT),
+                           (row < n) & (start + cols < whole), KIND, beta)
     s = tl.sum(total, 1)[:, None]
     if UNIT > 1:
         ends, apart = row_ends(begin, whole, columns, UNIT)
@@ -107,7 +108,7 @@ def _launch(what: str, out: Any, x: Any, target: Any, kind: str, beta: float) ->
     m, t = matrix(what, x), matrix(what, target, "target")
     if not m.n:
         return
-    unit = row_unit(m, t)
+    unit = row_unit(m, t) if m.n >= PROGRAMS else 1
     block = min(COLUMNS, max(16, tilejit.next_power_of_2(m.columns // unit * unit)))
     rows = max(1, min(ELEMENTS // block, tilejit.next_power_of_2(m.n)))
     divergence_kernel[(tilejit.cdiv(m.n, rows),)](m.array, t.array, out, m.n, m.columns, m.pitch, t.pitch, float(beta),

@@ -12,6 +12,8 @@ ELEMENTS = 4096
 IN_REGISTERS = 32768
 #: Columns from which on rows that begin anywhere have ends of their own.
 LEAST = 128
+#: CTAs that go over a row block by block, at most, where there are fewer rows than multiprocessors.
+TOGETHER = 8
 
 
 class Matrix(NamedTuple):
@@ -79,9 +81,12 @@ def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
     """How a kernel of whole rows of such matrices is launched (`row_launch`). double: the widest row of fp64."""
     sizes = [tilejit.array_info(m.array).dtype.bytes for m in kept]
     widest = double if max(sizes) == 8 else WIDEST
+    n, together = kept[0].n, 1
     if tilejit.chip() == "sm_80":  # neither clusters nor rows that stay in shared memory
         widest = min(widest, IN_REGISTERS // sum(sizes))
-    return row_launch(kept[0].n, kept[0].columns, widest, size=sum(sizes))
+    elif 0 < n < (most := tilejit.multiprocessors(tilejit.array_info(kept[0].array).device)):
+        together = min(TOGETHER, tilejit.next_power_of_2(tilejit.cdiv(most, n)))
+    return row_launch(n, kept[0].columns, widest, size=sum(sizes), together=together)
 
 
 def elements(*matrices: Matrix, flat: bool = True,

@@ -5,7 +5,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
-from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, row_unit, unit_of, vector
+from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, row_unit, vector
 from tilejit.kernels.rows.tiles import element_tile, place, put, row_ends, whole_units, wide
 
 #: (elements, warps) of a program's blocks: a single warp where programs fill a GPU; of fewer programs more each.
@@ -34,10 +34,10 @@ def row_sum_kernel(x, out, n, columns, pitch, MEAN: tl.constexpr, ROWS: tl.const
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     begin, whole = whole_units(row, pitch, columns, UNIT)
-    at = place(row, pitch, begin + cols, UNIT)
     total = zeros_for(x, (ROWS, BLOCK))
     for start in range(0, columns, BLOCK):
-        total += summed(tl.load(x + at + start, (row < n) & (start + cols < whole), other=0))
+        at = place(row, pitch, begin + start + cols, UNIT)
+        total += summed(tl.load(x + at, (row < n) & (start + cols < whole), other=0))
     s = tl.sum(total, 1)[:, None]
     if UNIT > 1:
         ends, apart = row_ends(begin, whole, columns, UNIT)
@@ -80,37 +80,23 @@ def greater(v, w):
 
 
 @tilejit.kernel
-def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr):
-    """The greatest of all at the same place in blocks, then the least column of these; UNIT > 1: see `row_ends`."""
+def argmax_kernel(x, values, indices, n, columns, pitch, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The greatest of all at the same place in blocks, then the least column of these."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     rows_in = row < n
-    begin, whole = whole_units(row, pitch, columns, UNIT)
-    at = place(row, pitch, begin + cols, UNIT)
-    v = compared(tl.load(x + at, rows_in & (cols < whole), other=lowest(x)))
+    v = compared(tl.load(x + row * pitch + cols, rows_in & (cols < columns), other=lowest(x)))
     block = tl.zeros((ROWS, BLOCK), tl.int32)
     for start in range(BLOCK, columns, BLOCK):
-        w = compared(tl.load(x + at + start, rows_in & (start + cols < whole), other=lowest(x)))
+        w = compared(tl.load(x + row * pitch + start + cols, rows_in & (start + cols < columns), other=lowest(x)))
         more = better(w, v, True)
         v, block = tl.where(more, w, v), tl.where(more, start, block)
     best = tl.reduce(v, 1, greater)[:, None]
-    if UNIT > 1:
-        ends, apart = row_ends(begin, whole, columns, UNIT)
-        w = compared(tl.load(x + row * pitch + ends, rows_in & apart, other=lowest(x)))
-        best = greater(best, tl.reduce(w, 1, greater)[:, None])
-    first = first_of(v, best, begin + block + cols)
-    if UNIT > 1:
-        first = tl.minimum(first, first_of(w, best, tl.where(apart, ends, 2147483647)))
-    put(values + row, best, rows_in)
-    put(indices + row, first, rows_in)
-
-
-@tilejit.kernel
-def first_of(v, best, at):
     same = v == best
     if v.dtype.is_floating():
         same = same | (v != v)
-    return tl.min(tl.where(same, at, 2147483647), 1)[:, None]
+    put(values + row, best, rows_in)
+    put(indices + row, tl.min(tl.where(same, block + cols, 2147483647), 1)[:, None], rows_in)
 
 
 @tilejit.kernel
@@ -208,7 +194,7 @@ def argmax(values, indices, x: Array) -> None:
     if not m.columns and m.n:
         raise tilejit.LaunchError("argmax: x has no columns")
     wide = min(TOGETHER[0], max(ALONE[0], tilejit.next_power_of_2(m.columns)))
-    unit = row_unit(m)
+    whole = m.pitch * tilejit.array_info(m.array).dtype.bytes % 16 == 0
     warps = wide // ALONE[0] if m.columns <= wide else TOGETHER[1]
-    grid, sizes = _blocks(m.n, m.columns, (wide, warps) if unit > 1 or unit_of(m) == 1 else None, unit)
-    argmax_kernel[grid](m.array, values, indices, m.n, m.columns, m.pitch, UNIT=unit, **sizes)
+    grid, sizes = _blocks(m.n, m.columns, (wide, warps) if whole else None)
+    argmax_kernel[grid](m.array, values, indices, m.n, m.columns, m.pitch, **sizes)
