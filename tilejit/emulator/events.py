@@ -50,7 +50,7 @@ class Listener:
 
     def async_access(self, op: int, kind: str, space: str, cta: int, starts: np.ndarray,
                      size: int) -> None:
-        """"read", "write" or "atomic": `size` bytes at every start (offsets in `cta`, or with -1 host addresses)."""
+        """"read", "write" or "atomic"."""
 
     def beside(self, op: int, starts: np.ndarray, size: int) -> None:
         """A TMA store or reduction writes whole units of 16 bytes: `size` bytes from every start are not the

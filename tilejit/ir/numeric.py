@@ -87,7 +87,7 @@ def tf32_truncate(x: Array) -> Array:
 
 
 def cast(x: Array, src: Scalar, dst: Scalar, rounding: str = "rne") -> Array:
-    """Numeric conversion. Float to integer truncates and saturates, NaN gives 0 (PTX cvt.rzi)."""
+    """Numeric conversion."""
     to = np_dtype(dst)
     if src == dst:
         return x

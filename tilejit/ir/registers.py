@@ -32,9 +32,7 @@ def root(v: Value) -> list[Value]:
 
 
 def peak(body: Block, elsewhere: Container[Value] = ()) -> int:
-    """The most registers that tiles take at once in a loop's body: its own, what it carries, and those from outside but
-    for `elsewhere`.
-    """
+    """The most registers that tiles take at once in a loop's body."""
     steps = [step for step in _runs(body) if step]
     at = {op: i for i, step in enumerate(steps) for op in step}
     ends: dict[Value, int] = {}  # value -> the step of its last use

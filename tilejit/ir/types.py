@@ -234,9 +234,7 @@ class Pending:
 
 
 def odd_size(shape: tuple[int, ...], axis: int) -> bool:
-    """Whether a size that is no power of two may be one of a block: a multiple of 16 up to 512, alone or with the next
-    sizes, into which one was split.
-    """
+    """Whether a size that is no power of two may be one of a block."""
     return any(n % 16 == 0 and n <= 512 for n in accumulate(shape[axis:], mul))
 
 

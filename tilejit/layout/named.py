@@ -64,7 +64,7 @@ def wgmma_accumulator(shape: tuple[int, int], num_warps: int) -> LinearLayout:
 
 
 def _rows(shape: tuple[int, int], num_warps: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
-    """How a fragment's rows are divided: bases of registers, of warps, and the number of warpgroup bits left."""
+    """How a fragment's rows are divided."""
     if num_warps % 4:
         raise ValueError(f"wgmma takes warpgroups of 4 warps, found {num_warps} warps")
     m, groups = shape[0], num_warps // 4

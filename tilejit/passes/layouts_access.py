@@ -133,8 +133,7 @@ class Accesses:
         return best
 
     def turned(self, op: Op, held: LinearLayout | None) -> LinearLayout | None:
-        """The layout of a store nearest to its value's in which threads write whole vectors: lanes with a vector's
-        neighbours exchange them for other registers."""
+        """The layout of a store nearest to its value's in which threads write whole vectors."""
         if op.name != "store" or held is None or held.odd_dims or held.rank < 2 or held.zero_bits("lane"):
             return None
         dim = fastest(op, self.facts)
@@ -275,7 +274,7 @@ def mask_of(op: Op) -> Value | None:
 
 
 def mark_reductions(fn: Function) -> None:
-    """`unread` atomics: sums of floats that nobody reads, which Hopper takes by vectors (PTX ISA, red: sm_90)."""
+    """`unread` atomics."""
     sums = [op for op in listed(fn.body) if op.name == "atomic_rmw" and op.attrs["kind"] == "add"
             and isinstance(op.result.type, Tile) and elem_of(op.result.type) in (fp16, bf16, fp32)]
     if sums and target_of(fn).hopper:
@@ -286,7 +285,7 @@ def mark_reductions(fn: Function) -> None:
 
 
 def set_vectors(fn: Function, facts: Facts) -> None:
-    """`vec` of loads and stores: elements per instruction in their final layout; `runs` of compares."""
+    """`vec` of loads and stores."""
     products = any(op.name == "dot" for op in listed(fn.body))
     for op in listed(fn.body):
         if op.name == "convert":

@@ -285,9 +285,7 @@ class Row:
         return False if cmp.result in self.inside else None
 
     def _vanishes(self, op: Op) -> bool:
-        """Whether an op is exp(x - max(x)) where x is -inf outside: 0, unless that maximum is -inf or NaN, which makes
-        the row's own elements NaN.
-        """
+        """Whether an op is exp(x - max(x)) where x is -inf outside."""
         if op.name not in ("exp", "exp2"):
             return False
         less = op.operands[0].op

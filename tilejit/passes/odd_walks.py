@@ -118,8 +118,7 @@ class _Walk:
         return address
 
     def _find_ends(self) -> None:
-        """The elements of the vectors in which the row begins and ends, where it has not all of those: their places,
-        counted from the row's first element, and which of them it has."""
+        """The elements of the vectors in which the row begins and ends, where it has not all of those."""
         b, unit = self.b, self.unit
         none, never = b.const(0, int32), b.const(_NEVER, int32)
         tail = b("and", self.end, b.const(-unit, int32))

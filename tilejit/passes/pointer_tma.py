@@ -381,9 +381,7 @@ def _start(b: Builder, a: _Axis, checked: dict[Value, Value]) -> Value:
 
 
 def _fits(p: Poly) -> bool:
-    """Whether an index that is not negative is surely below 2^31: a number of 32 bits, or counted up to what such a
-    number was divided by.
-    """
+    """Whether an index that is not negative is surely below 2^31."""
     if len(p) != 1:
         return not p
     ((m, c),) = p.items()

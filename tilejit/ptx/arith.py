@@ -291,7 +291,7 @@ def _minmax(e: Emitter, op: Op) -> None:
 
 
 def negations(fn: Function) -> set[Value]:
-    """Integers that may be negated: ptxas loses the sign in a minimum of three (runtime/miscompiles.py)."""
+    """Integers that may be negated."""
     ops = listed(fn.body)
     made = {op for op in ops if op.name in ("neg", "sub") and (t := op.operands[0].dtype).bits == 32 and not t.is_float}
     found = {op.results[0] for op in made}

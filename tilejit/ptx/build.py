@@ -57,7 +57,7 @@ class Ptx:
         return many(operands)
 
     def template(self, make: Callable[..., Made], arity: int) -> Callable[[Sequence[tuple[str, ...]]], list[Made]]:
-        """`repeat` as a function of operands: `make` is called once, now, and its text repeated with other names."""
+        """`repeat` as a function of operands."""
         counts, lines, self.lines = dict(self.counts), self.lines, []
         made = make(*(f"%{i}" for i in range(arity)))
         pieces = _NAME.split("\n".join(self.lines).replace("%", "%%"))

@@ -76,8 +76,7 @@ def _load(e: Emitter, op: Op) -> None:
 
 
 def _ends(e: Emitter, mask: Value, vec: int, access: Callable[[int, int, str], None]) -> dict[int, str]:
-    """Of vectors that a mask has in part: calls `access` for each element, i of the vector from `at` on, behind a
-    branch."""
+    """Of vectors that a mask has in part."""
     p, skip, masks, parts = e.p, e.p.label("whole"), e.get(mask), dict[int, str]()
     whole = {i: p.new("pred", "and.pred", masks[i], masks[i + vec - 1]) for i in range(0, len(masks), vec)}
     for at, w in whole.items():

@@ -233,8 +233,7 @@ _SHORT = {f"{k[0]}{t.bits}": t for k, t in DTYPES.items() if t.is_int()}
 
 
 def _from_text(name: str, text: str) -> Arg:
-    """Types to compile without arrays: `*bf16` (aligned to 16 bytes), `*bf16:2` (to 2), `int32` or `i32`, `int32:16`
-    (divisible by 16), `desc<bf16[128x64]>`."""
+    """Types to compile without arrays."""
     base, _, number = text.partition(":")
     word = base.lstrip("*")
     t = DTYPES.get(word) or _SHORT.get(word)

@@ -15,8 +15,7 @@ from tilejit.schedule.rings import Ring
 
 
 def divide(fn: Function, rings: Sequence[Ring]) -> None:
-    """Write on every load what each CTA copies: a `slice` along a dimension, `strip`s of a row, or all
-    (`multicast`)."""
+    """Write on every load what each CTA copies."""
     ctas = fn.attrs.get("num_ctas", 1)
     if ctas == 1:
         return

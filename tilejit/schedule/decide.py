@@ -143,7 +143,7 @@ def _say_roles(fn: Function, threads: bool) -> None:
 
 
 def _write_rings(fn: Function, ops: Sequence[Op], rings: list[Ring]) -> None:
-    """Write rings down on their loads. Loops one after another with alike rings use one: the tickets run on."""
+    """Write rings down on their loads."""
     groups, warps = fn.attrs.get("groups", 1), fn.attrs["num_warps"]
     for i, ring in enumerate(rings):
         each = groups if ring.local else 1

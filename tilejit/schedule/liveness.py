@@ -209,7 +209,7 @@ class Liveness:
         return same.pop() if len(same) == 1 else None
 
     def where(self, area: Area) -> str:
-        """The live range in words: the outermost loop that it is used in, else its first and last line."""
+        """The live range in words."""
         ops = area.accesses[0] or [op for ops in area.accesses for op in ops]
         if not ops:
             return "throughout"

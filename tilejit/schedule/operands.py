@@ -28,8 +28,7 @@ def written(value: Value, index: int, name: str, b: Builder, c: Context, fence: 
 
 
 def _meet(block: Block, fence: bool) -> None:
-    """The product before may still read the buffer elsewhere: all threads meet at the end of a block, or behind the
-    load that is last there."""
+    """The product before may still read the buffer elsewhere."""
     ops = block.ops
     at = next((i for i in range(len(ops), 0, -1) if ops[i - 1].regions or not ops[i - 1].define.pure), 0)
     last = ops[at - 1].name if at else ""

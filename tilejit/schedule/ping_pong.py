@@ -14,8 +14,7 @@ from tilejit.schedule.thread import thread
 
 
 def choose_ping_pong(fn: Function, rings: Sequence[Ring]) -> None:
-    """Two groups of consumers take the iterations of a persistent loop by turns: by default where num_warps is 4 and a
-    group's accumulators leave room."""
+    """Two groups of consumers take the iterations of a persistent loop by turns."""
     asked = fn.attrs.get("num_consumer_groups")
     if asked == 1 or asked is None and (fn.attrs["num_warps"] != 4 or "producers" not in fn.attrs):
         return

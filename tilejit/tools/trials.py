@@ -267,11 +267,7 @@ class Trials:
             self.started = True
 
     def measure(self, config: Any, compiled: CompiledKernel) -> tuple[float, dict[str, np.ndarray]]:
-        """Milliseconds of a launch, and what the first one left in the arrays that it writes (if asked for).
-
-        Raises AutotuneError for a configuration that hangs, faults or cannot be launched, NotApart for what cannot be
-        measured so.
-        """
+        """Milliseconds of a launch, and what the first one left in the arrays that it writes (if asked for)."""
         bound = Bound(*self.bind(config))
         self._ready()
         numbers = {n: self.shared.number(info) for n, info in bound.arrays.items() if 0 not in info.shape}
