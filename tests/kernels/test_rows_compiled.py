@@ -35,11 +35,11 @@ def compiled(monkeypatch):
 #: columns -> name -> conversions between layouts in the kernels that a call launches
 CONVERSIONS: dict[int, dict[str, tuple[int, ...]]] = {
     1000: {"softmax": (0,), "masked log_softmax": (0,), "softmax gradient": (0,), "rmsnorm": (0,), "layernorm": (0,),
-           "add_rmsnorm": (0,), "layernorm gradient": (3, 0), "rmsnorm gradient": (2, 0), "cross_entropy": (0, 0),
+           "add_rmsnorm": (0,), "layernorm gradient": (3, 0), "rmsnorm gradient": (2, 0), "cross_entropy": (2, 0),
            "cross_entropy_": (0, 0, 0, 0), "cross_entropy gradient": (2,), "quantise row": (0,), "glu": (0,),
            "glu gradient": (0,), "rope": (0,), "rope gradient": (0,), "dropout": (0,), "embedding": (1,),
-           "transpose": (0,), "sum": (0,), "cumsum": (0,), "argmax": (0,), "topk": (1,), "sort": (0,),
-           "quantise block": (0,), "kl_divergence": (0,), "group_norm": (0,)},
+           "transpose": (1,), "sum": (0,), "cumsum": (0,), "argmax": (0,), "topk": (1,), "sort": (0,),
+           "quantise block": (1,), "kl_divergence": (0,), "group_norm": (0,)},
     131072: {"softmax": (0,), "masked log_softmax": (0,), "softmax gradient": (0,), "rmsnorm": (0,), "layernorm": (0,),
              "add_rmsnorm": (0,), "layernorm gradient": (0, 0), "rmsnorm gradient": (0, 0), "cross_entropy": (0, 0),
              "cross_entropy_": (0, 0, 0, 0), "cross_entropy gradient": (0,), "quantise row": (0,)}}
