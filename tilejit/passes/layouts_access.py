@@ -45,7 +45,7 @@ class Accesses:
         self.ragged: set[Key] = set()
         #: Elements an access, the widest of all accesses of a kind, so that they share a layout.
         self.widths: dict[Key, int] = {}
-        sides = turned_apart(fn)
+        sides = turned_apart(fn) if self.ops else {}
         self.key: dict[Op, Key] = {op: (op.operands[0].tile.shape, fastest(op, facts), sides.get(op.operands[0]))
                                    for op in self.ops}
         self.alike: dict[Key, list[Op]] = {}
