@@ -100,10 +100,11 @@ class Partial:
     @arrays.traced_as(_of_traced)
     def __getitem__(self, grid: Any) -> Callable[..., CompiledKernel | None]:
         last, launch = self.last
-        if last is grid or type(grid) is tuple and last == grid:
+        plain = type(grid) is tuple and all([type(n) is int for n in grid])  # a traced number must not be compared
+        if last is grid or plain and last == grid:
             return launch  # type: ignore[no-any-return]
         fast = self.fast
-        if type(grid) is not tuple:
+        if not plain:
             # A method is made, and called, in half the time of a partial; it cannot be one of None.
             return MethodType(fast, grid) if grid is not None else partial(fast, grid)
         launch = MethodType(fast, grid)
