@@ -100,7 +100,7 @@ def dot_inner_dims(x, n):
 
 @tilejit.kernel
 def dot_dtypes(x, n):
-    a = tl.zeros((64, 64), tl.int8)
+    a = tl.zeros((64, 64), tl.int1)
     b = tl.zeros((64, 64), tl.bfloat16)
     tl.dot(a, b)
 
@@ -192,7 +192,7 @@ BAD_KERNELS = [
     (not_power_of_two, "tl.arange(0, 100)", "use 64 or 128"),
     (shape_not_constant, "tl.zeros((n,)", "tl.constexpr"),
     (dot_inner_dims, "tl.dot(a, b)", "64 != 32"),
-    (dot_dtypes, "tl.dot(a, b)", "int8 x bf16"),
+    (dot_dtypes, "tl.dot(a, b)", "Unsupported lhs dtype int1"),
     (dot_ranks, "tl.dot(a, b)", "equal ranks"),
     (dot_precision, "tl.dot(a, a", "must be one of tf32, ieee, tf32x3, bf16x3, bf16x6"),
     (broadcast_shapes, "tl.arange(0, 64) + tl.arange(0, 32)", "[64] with [32]"),

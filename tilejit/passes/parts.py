@@ -11,7 +11,6 @@ from tilejit.ir.core import beside, clone_op, edge_of, edges, enclosing, replace
 from tilejit.ir.types import Tile, Type, elem_of, int32, shape_of
 from tilejit.passes.axis import analyse
 
-PRODUCTS = ("dot", "dot_fma")
 View = tuple[int, int]
 _UNIT = 1 << 32
 
@@ -127,7 +126,7 @@ class Group:
     def sources(self, op: Op, d: int) -> list[int | None]:
         if op.results and op in self.roots:
             n = len(shape_of(op.operands[0].type))
-            return [n - 1, n - 2, None] if op.name in PRODUCTS else [d] * len(op.operands)
+            return [n - 1, n - 2, None] if op.define.layout == "product" else [d] * len(op.operands)
         return sources(op, d)
 
     def _below(self, op: Op) -> bool:
@@ -197,7 +196,7 @@ class Group:
         b = beside(self.roots[-1])
         inits = [b.const(0, v.type) for v in region.args[1:]]
         begin, end = 0, self.count
-        if adds and adds[0].name in PRODUCTS:
+        if adds and adds[0].define.layout == "product":
             inits, attrs = [adds[0].operands[2]], adds[0].attrs
             each = shape_of(adds[0].operands[0].type)[-1] // self.count
             begin = attrs.get("begin", 0) // each
@@ -269,7 +268,7 @@ class _Writer:
             return [slice_(op, operands, self, d, turn, b)]
         before = self.before.get((op, view))
         attrs = op.attrs
-        if before and op.name in PRODUCTS:
+        if before and op.define.layout == "product":
             operands, attrs = [*operands[:2], *before], {k: v for k, v in attrs.items() if k not in ("begin", "depth")}
         results = list(b.op(op.name, *operands, regions=[clone_block(r, {}) for r in op.regions], **attrs).results)
         if before and op.name == "scan":
@@ -277,7 +276,7 @@ class _Writer:
         if before and op.name == "reduce":
             self.after[op, view] = [self.placed(x, part, b) for x, part in zip(before, results)]
         elif before:
-            self.after[op, view] = results if op.name in PRODUCTS else [b("add", *before, *results)]
+            self.after[op, view] = results if op.define.layout == "product" else [b("add", *before, *results)]
         return results
 
     def placed(self, whole: Value, part: Value, b: Builder) -> Value:
@@ -332,7 +331,7 @@ def sources(op: Op, d: int) -> list[int | None]:
         return [int(op.attrs["order"][d])]
     if op.name == "expand_dims":
         return [d - (d > op.attrs["axis"])]
-    if op.name in PRODUCTS:
+    if op.define.layout == "product":
         return [None if d else 0, 1 if d else None, d]
     if op.name == "stacked":
         return [None]
