@@ -73,7 +73,7 @@ class Draw:
                    torch.zeros_like(x))
         n, m = (n := self.size(8, 14.5)), self.rows(n)
         x, w, b = self.new(m, n), self.new(n), self.new(n)
-        yield Call("layernorm", f"{m}x{n}", (m,), lambda o, x=x, n=n: (x, o, w, b, n, n, 1e-5),
+        yield Call("layernorm", f"{m}x{n}", (m,), lambda o, x=x, n=n: (o, x, w, b, n, n, n, 1e-5),
                    dict(BLOCK=min(next_power_of_2(n), rng.choice([1024, 2048, 8192])), num_warps=8), torch.zeros_like(x))
         n = int(self.scale * rng.uniform(0.4, 1)) | 1
         x, y = (self.new(n + 8)[rng.randrange(8):][:n] for _ in range(2))

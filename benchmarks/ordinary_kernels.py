@@ -1,43 +1,13 @@
 """Kernels as people write them, for `ordinary.py`: none is written for tilejit, all run under Triton as they are."""
 from __future__ import annotations
 
+from rows_plain import plain_layernorm as layernorm
+from rows_plain import plain_softmax as softmax
+
 import tilejit
 import tilejit.language as tl
 
-
-@tilejit.kernel
-def softmax(out, x, xs, os, n, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    c = tl.arange(0, BLOCK)
-    v = tl.load(x + row * xs + c, mask=c < n, other=-float("inf")).to(tl.float32)
-    v = tl.exp(v - tl.max(v, axis=0))
-    tl.store(out + row * os + c, (v / tl.sum(v, axis=0)).to(out.dtype.element_ty), mask=c < n)
-
-
-@tilejit.kernel
-def layernorm(X, Y, W, B, stride, N, eps, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    X += row * stride
-    Y += row * stride
-    mean = tl.zeros([BLOCK], tl.float32)
-    for off in range(0, N, BLOCK):
-        c = off + tl.arange(0, BLOCK)
-        mean += tl.load(X + c, mask=c < N, other=0.0).to(tl.float32)
-    mean = tl.sum(mean, axis=0) / N
-    var = tl.zeros([BLOCK], tl.float32)
-    for off in range(0, N, BLOCK):
-        c = off + tl.arange(0, BLOCK)
-        x = tl.load(X + c, mask=c < N, other=0.0).to(tl.float32)
-        x = tl.where(c < N, x - mean, 0.0)
-        var += x * x
-    rstd = 1 / tl.sqrt(tl.sum(var, axis=0) / N + eps)
-    for off in range(0, N, BLOCK):
-        c = off + tl.arange(0, BLOCK)
-        m = c < N
-        w = tl.load(W + c, mask=m)
-        b = tl.load(B + c, mask=m)
-        x = tl.load(X + c, mask=m, other=0.0).to(tl.float32)
-        tl.store(Y + c, (x - mean) * rstd * w + b, mask=m)
+__all__ = ["layernorm", "softmax"]
 
 
 @tilejit.kernel

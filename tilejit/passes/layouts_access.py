@@ -85,7 +85,7 @@ class Accesses:
         return access_width(op, self.facts, dim, self.key[op] in self.ragged)
 
     def _of_whole_sectors(self, key: Key) -> int:
-        """Elements an access of a kind."""
+        """How many elements each of a kind takes."""
         (shape, dim, _), widest, ops = key, self.widths[key], self.alike[key]
         deepest = max(map(loops_around, ops))
         vectors = [self._width(op) for op in ops if (op.name == "store" or op.attrs.get("unread"))
