@@ -1,4 +1,5 @@
 """Kernels that read pointers from an array, on the CPU."""
+import mmap
 import sys
 import threading
 
@@ -45,6 +46,17 @@ def row_at(address, out, n, BLOCK: tl.constexpr):
 def test_a_number_may_be_an_address(target):
     row, out = np.random.default_rng(0).random(50, np.float32), np.zeros(50, np.float32)
     with tilejit.knobs(target=target):
+        row_at[(1,)](row.ctypes.data, out, 50, BLOCK=64)
+    assert (out == row).all()
+
+
+def test_an_array_may_lie_across_mappings():
+    """madvise splits a mapping in two."""
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    pages.madvise(mmap.MADV_DONTFORK, mmap.PAGESIZE, mmap.PAGESIZE)
+    row = np.frombuffer(pages, np.float32)[mmap.PAGESIZE // 4 - 25:][:50]
+    row[:], out = np.arange(50), np.zeros(50, np.float32)
+    with tilejit.knobs(target="emulator"):
         row_at[(1,)](row.ctypes.data, out, 50, BLOCK=64)
     assert (out == row).all()
 

@@ -62,8 +62,12 @@ def _mappings() -> list[tuple[int, int]]:
     except OSError:
         return []
     rows = (line.split(maxsplit=2) for line in lines)
-    spans = [tuple(int(x, 16) for x in row[0].split("-")) for row in rows if row[1].startswith("rw")]
-    return sorted((low, high) for low, high in spans)
+    found: list[tuple[int, int]] = []
+    for low, high in sorted((int(low, 16), int(high, 16)) for span, mode, *_ in rows if mode.startswith("rw")
+                            for low, high in [span.split("-")]):
+        # madvise, of numpy for one, splits a mapping that arrays lie across
+        found[-1:] = [(found[-1][0], high)] if found and found[-1][1] == low else [*found[-1:], (low, high)]
+    return found
 
 
 def _view(low: int, high: int) -> memoryview:
