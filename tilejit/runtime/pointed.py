@@ -28,8 +28,7 @@ def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
 
 
 def around(addresses: Iterable[int]) -> list[tuple[int, int]]:
-    """(first byte, one past the last) of the memory that addresses lie in, as `pointed_at`; other numbers are skipped.
-    """
+    """The memory that addresses lie in, as `pointed_at`; other numbers are skipped."""
     words = {w for w in addresses if w >= 1 << 16}
     if not words:
         return []
@@ -61,12 +60,13 @@ def _mappings() -> list[tuple[int, int]]:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return []
-    rows = (line.split(maxsplit=2) for line in lines)
+    rows = [line.split(maxsplit=2) for line in lines]
+    spans = [tuple(int(x, 16) for x in row[0].split("-")) for row in rows if row[1].startswith("rw")]
     found: list[tuple[int, int]] = []
-    for low, high in sorted((int(low, 16), int(high, 16)) for span, mode, *_ in rows if mode.startswith("rw")
-                            for low, high in [span.split("-")]):
-        # madvise, of numpy for one, splits a mapping that arrays lie across
-        found[-1:] = [(found[-1][0], high)] if found and found[-1][1] == low else [*found[-1:], (low, high)]
+    for low, high in sorted(spans):
+        if found and found[-1][1] == low:  # one mapping, split by madvise; arrays lie across
+            low = found.pop()[0]
+        found.append((low, high))
     return found
 
 
