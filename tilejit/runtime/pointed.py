@@ -29,19 +29,15 @@ def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
 
 def around(addresses: Iterable[int]) -> list[tuple[int, int]]:
     """The memory that addresses lie in, as `pointed_at`; other numbers are skipped."""
-    words = {w for w in addresses if w >= 1 << 16}
-    if not words:
-        return []
-    mappings = _mappings()
-    starts = [low for low, _ in mappings]
-    mapped = [w for w in sorted(words) if (at := bisect_right(starts, w) - 1) >= 0 and w < mappings[at][1]]
-    known = _storages() if mapped else []
-    found = []
-    for w in mapped:
-        inside = next((s for s in known if s[0] <= w < s[1]), None)
-        at = bisect_right(starts, w) - 1
-        found.append(inside or (w, min(mappings[at][1], w + REACH)))
-    return found
+    words = sorted(w for w in addresses if w >= 1 << 16)
+    mappings = _mappings() if words else []
+    ends = {}
+    for w in words:
+        at = bisect_right(mappings, w, key=lambda m: m[0]) - 1
+        if at >= 0 and w < mappings[at][1]:
+            ends[w] = min(mappings[at][1], w + REACH)
+    known = _storages() if ends else []
+    return [next((s for s in known if s[0] <= w < s[1]), (w, end)) for w, end in ends.items()]
 
 
 def _storages() -> list[tuple[int, int]]:
