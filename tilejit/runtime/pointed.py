@@ -1,6 +1,7 @@
 """What memory a kernel in the emulator may reach through addresses that it gets or reads from arrays."""
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from bisect import bisect_right
@@ -23,7 +24,8 @@ def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
     for info in infos:
         if info.dtype.is_int() and info.dtype.bits == 64 and 0 < np.prod(info.shape) <= MOST:
             low, high = info.span()
-            words |= set(np.frombuffer(_view(low, high), np.uint64).tolist()) if high - low <= 8 * MOST else set()
+            if high - low <= 8 * MOST:
+                words |= set(np.frombuffer((ctypes.c_uint8 * (high - low)).from_address(low), np.uint64).tolist())
     return around(words)
 
 
@@ -64,9 +66,3 @@ def _mappings() -> list[tuple[int, int]]:
             low = found.pop()[0]
         found.append((low, high))
     return found
-
-
-def _view(low: int, high: int) -> memoryview:
-    import ctypes
-
-    return memoryview((ctypes.c_uint8 * (high - low)).from_address(low))
