@@ -22,7 +22,7 @@ from tilejit.passes.rules import const_of
 LEAST, EVEN = 512, (4096, 16384, 131072)
 #: Elements of a thread at most, of 1, 2, 4, .. warps (negative: left to shared memory), by how many other rows and
 #: weights there are: of rows that begin anywhere; of rows and weights that consist of vectors; of those with weights
-#: that programs walk over (docs/scheduling.md).
+#: that programs walk over (docs/rows.md).
 ANYWHERE = (40, 40, 40, 40, 40, 64, 128), (40,)
 IN_VECTORS = (40, 40, 40, 40, 40, 64, 128), (40, 40, 40, 40, 40, 40)
 WALKS = {1: (40, -40, 40, 40, 40, 40, 64), 2: (-40, 40, 40, 40, 40, 64, 64)}
