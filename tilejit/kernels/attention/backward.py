@@ -1,4 +1,4 @@
-"""The host's side of attention's gradient: rows, then keys and values, which add to queries' (docs/products.md)."""
+"""The host's side of attention's gradient: rows, then keys and values, which add to queries' (docs/attention.md)."""
 from __future__ import annotations
 
 from functools import lru_cache
