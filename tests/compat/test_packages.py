@@ -4,13 +4,16 @@ import pytest
 
 import tilejit
 import tilejit.language as tl
-from tilejit.compat.triton import testing
+from tilejit.compat.triton import _alias, testing
 from tilejit.compat.triton._C import libtriton
 from tilejit.compat.triton.language.core import get_int_dtype
 from tilejit.compat.triton.language.standard import _log2
+from tilejit.compat.triton.runtime import cache
 from tilejit.compat.triton.runtime.jit import JITFunction
+from tilejit.compat.triton.tools import get_sass
 from tilejit.errors import CompilationError, EmulatorError
 from tilejit.frontend.functions import constexpr_function
+from tilejit.runtime.ptxas import find_tool
 
 
 class Address:
@@ -354,3 +357,12 @@ def test_parts_of_triton_for_other_gpus_are_named_as_lacking(triton):
 
     with pytest.raises(CompilationError, match="Triton has 'hip', tilejit does not have it"):
         kernel[(1,)](np.zeros(1, np.float32))
+
+
+def test_modules_that_packages_import():
+    assert testing.runtime.driver.active and cache.default_cache_dir()
+    with pytest.raises(ModuleNotFoundError, match="tilejit has no Gluon"):
+        _alias._finder.find_spec("triton.experimental")
+    made = copy.compile("*fp32", "*fp32", N=32)
+    if made.cubin is not None and find_tool("nvdisasm"):
+        assert "LDG" in get_sass(made.cubin)

@@ -212,22 +212,43 @@ def test_operands_that_do_not_fit_go_through_a_loop(s, m, k, depth, precision, d
     assert rel_error(c, want) < (1e-3 if precision == "tf32" else 1e-5)
 
 
+@tilejit.kernel
+def of_blocks(a, b, c, A: tl.constexpr, M: tl.constexpr, K: tl.constexpr):
+    """A [A, M // A, K] or, A = 0, [M, 1, K], as a matrix."""
+    m, k = tl.arange(0, M), tl.arange(0, K)
+    if A:
+        at = tl.arange(0, A)[:, None, None] * (M // A * K) + tl.arange(0, M // A)[None, :, None] * K + k
+    else:
+        at = m[:, None, None] * K + k
+    z = tl.dot(tl.load(a + at).reshape(M, K), tl.load(b + (k[:, None] * M + m)[None]).reshape(K, M))
+    tl.store(c + (m[:, None] * M + m)[None], z[None])
+
+
+@pytest.mark.parametrize("a", [0, 1, 2])
+def test_reshaped_operands_that_do_not_fit_go_through_a_loop(a):
+    x, y = (np.random.default_rng(a).integers(-3, 4, (256, 256)).astype(np.float32) for _ in "xy")
+    c = np.zeros((256, 256), np.float32)
+    with tilejit.knobs(target="evaluator"):
+        of_blocks[(1,)](x, y, c, a, 256, 256)
+    np.testing.assert_array_equal(c, x @ y)
+
+
 def test_an_accumulator_gives_the_result_its_type():
     c = np.zeros((16, 16), np.float16)
     assert "f16" in of_two.compile(c, c, c, tl.float16, tl.float16, tl.float16, None).ptx
 
 
 def test_sums_that_do_not_fit_are_said_to():
-    """256 x 256 of four warps: 512 registers a thread, right all the same, and said in the report."""
+    """2 x 256 x 128 of four warps: 256 registers a thread for each of the two, right all the same, and said in the report."""
     rng = np.random.default_rng(3)
-    a, b = (rng.standard_normal((1, 256, 16)).astype(BF16) for _ in range(2))
-    c = np.zeros((1, 256, 256), np.float32)
+    a, b = (rng.standard_normal((2, n, 16)).astype(BF16) for n in (256, 128))
+    c = np.zeros((2, 256, 128), np.float32)
     with tilejit.knobs(target="emulator"):
-        args = (a, b, c, c, 1, 256, 256, 16, None, False, True, "none", None)
+        args = (a, b, c, c, 2, 256, 128, 16, None, False, True, "none", None)
         product[(1,)](*args)
         report = product.compile(*args).report()
-    assert rel_error(c[0], a[0].astype(np.float64) @ b[0].astype(np.float64).T) < 1e-6
-    assert "takes 512 registers a thread" in report
+    assert rel_error(c, a.astype(np.float64) @ b.astype(np.float64).transpose(0, 2, 1)) < 1e-6
+    assert "takes 256 registers a thread" in report
 
 
 @tilejit.kernel

@@ -212,7 +212,7 @@ def results(kernel, *args):
 
 
 @pytest.mark.parametrize(("kernel", "args", "count"), [
-    (chain, (np.int32(1000), 1024), 8), (matrix, (16, 64), 8), (matrix, (1, 1024), 0), (in_place, (1024,), 8),
+    (chain, (np.int32(1000), 1024), 8), (matrix, (16, 64), 8), (matrix, (1, 1024), 8), (in_place, (1024,), 8),
     (normed, (32, 32, 1), 8), (normed, (32, 32, 0), 8), (normed, (2, 512, 1), 2), (normed, (2, 512, 0), 8),
     (lines, (32, 32, 1), 8), (lines, (32, 32, 0), 8), (transposed, (32,), 8), (places, (32, 32), 0),
     (summed_too, (32, 32), 0),

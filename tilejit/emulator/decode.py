@@ -1,5 +1,4 @@
-"""From parsed PTX to rows of the virtual machine. Operands are register indices, of hidden ones too (zero, the sink
-`_`, carry, special registers, constants)."""
+"""From parsed PTX to rows of the virtual machine."""
 from __future__ import annotations
 
 import struct

@@ -1,6 +1,4 @@
-"""wgmma: starts when the last of the four warps issues it, reads shared memory through matrix descriptors (PTX ISA,
-"Asynchronous warpgroup level matrix shared memory layout", "Matrix descriptor format") and sums as vm/tensor.py;
-integers by numpy."""
+"""wgmma: descriptors, fragments, the products themselves, groups."""
 from __future__ import annotations
 
 from collections.abc import Hashable

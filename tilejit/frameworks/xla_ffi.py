@@ -1,5 +1,4 @@
-"""The C interface through which XLA calls custom operators (xla/ffi/api/c_api.h, major version 0), as far as a handler
-that launches kernels needs it, by ctypes."""
+"""The C interface of XLA (xla/ffi/api/c_api.h, version 0) by ctypes."""
 from __future__ import annotations
 
 import ctypes

@@ -1,6 +1,4 @@
-"""`convert` ops: `insert` puts them where two layouts meet; `improve` moves one before a broadcast or a widening cast,
-after a narrowing cast, and drops it where it is the identity.
-"""
+"""`convert` ops: `insert` puts them, `improve` moves them."""
 from __future__ import annotations
 
 from tilejit.errors import CompilationError

@@ -150,7 +150,8 @@ class Group:
             self.down = down if lines else self.down
         product = op.name == "dot" and self.products and len(shape_of(v.type)) == 2
         if not (pure or lines or product or op.name in _SLICES or _alike(op)) \
-                or op.name == "reshape" and d or op.name == "join" and d == len(shape_of(v.type)) - 1:
+                or op.name == "reshape" and sources(op, d) == [None] \
+                or op.name == "join" and d == len(shape_of(v.type)) - 1:
             return f"{name} is made whole by {op.name}"
         return ""
 
@@ -335,6 +336,9 @@ def sources(op: Op, d: int) -> list[int | None]:
         return [None if d else 0, 1 if d else None, d]
     if op.name == "stacked":
         return [None]
+    if op.name == "reshape":  # the dimension that as many elements lie before
+        shape, before = shape_of(op.operands[0].type), prod(shape_of(op.result.type)[:d])
+        return [next((e for e, size in enumerate(shape) if size > 1 and prod(shape[:e]) == before), None)]
     if op.name in ("desc_load", "desc_store"):
         return [d if op.name == "desc_store" and i == 1 else None for i in range(n)]
     return [d + (op.name == "reduce" and d >= op.attrs["axis"])] * n

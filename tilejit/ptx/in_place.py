@@ -1,5 +1,4 @@
-"""Registers that stay: the next contents of a carried register are computed in it where nothing reads the present ones
-any more, and what a branch hands on as it was stays where it is."""
+"""Registers that stay."""
 from __future__ import annotations
 
 import re

@@ -1,5 +1,4 @@
-"""Which registers of a tile of integers or pointers differ by what is the same in all threads: a number, and multiples
-of 64-bit scalars (of the pitch of rows)."""
+"""Which of a tile's registers differ by what is the same in all threads."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence

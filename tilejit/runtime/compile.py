@@ -116,19 +116,9 @@ class CompiledKernel:
 
     def sass(self) -> str:
         """The disassembly. Raises FileNotFoundError without nvdisasm or cuobjdump, or without a cubin."""
-        import subprocess
-        import tempfile
-
         if self.cubin is None:
             raise FileNotFoundError("no cubin: ptxas was not found, the driver assembled the PTX")
-        tool = ptxas.find_tool("nvdisasm") or ptxas.find_tool("cuobjdump")
-        if tool is None:
-            raise FileNotFoundError("neither nvdisasm nor cuobjdump was found (nvidia-cuda-nvdisasm has one)")
-        with tempfile.TemporaryDirectory(prefix="tilejit-") as d:
-            path = Path(d, "kernel.cubin")
-            path.write_bytes(self.cubin)
-            command = [tool, "-g", str(path)] if tool.endswith("nvdisasm") else [tool, "--dump-sass", str(path)]
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return ptxas.disassembled(self.cubin)
 
 
 def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any],

@@ -84,6 +84,21 @@ def find_tool(name: str) -> str | None:
     return _search(name, os.environ.get("PATH", os.defpath))
 
 
+def disassembled(cubin: bytes) -> str:
+    """Machine code as text. Raises FileNotFoundError without nvdisasm or cuobjdump."""
+    import subprocess
+    import tempfile
+
+    tool = find_tool("nvdisasm") or find_tool("cuobjdump")
+    if tool is None:
+        raise FileNotFoundError("neither nvdisasm nor cuobjdump was found (nvidia-cuda-nvdisasm has one)")
+    with tempfile.TemporaryDirectory(prefix="tilejit-") as d:
+        path = Path(d, "kernel.cubin")
+        path.write_bytes(cubin)
+        command = [tool, "-g" if tool.endswith("nvdisasm") else "--dump-sass", str(path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def find_ptxas() -> str | None:
     """None where the driver has to assemble. Raises AssemblyError if TILEJIT_PTXAS is no file."""
     given = knobs.current().ptxas

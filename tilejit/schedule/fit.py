@@ -1,6 +1,4 @@
-"""Makes a schedule that fits shared memory: a candidate is planned and written, and its rings get the depth there is
-room for. Where it does not fit, or another one is better, the next candidate leaves something out that the author left
-open."""
+"""Makes a schedule that fits shared memory."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -22,6 +22,7 @@ _SAME = {"triton.backends.compiler": f"{_HERE}.runtime.driver",
          "triton.language.extra.cuda.utils": "tilejit.language.extra.cuda",
          "triton.language.random": f"{_HERE}.language.standard",
          "triton.language.semantic": f"{_HERE}.language.standard",
+         "triton.tools.disasm": f"{_HERE}.tools",
          "triton.tools.tensor_descriptor": "tilejit.tools.tensor_descriptor"}
 
 
@@ -32,6 +33,8 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         if name != "triton" and not name.startswith("triton."):
             return None
+        if name == "triton.experimental":
+            raise ModuleNotFoundError("tilejit has no Gluon (triton.experimental)", name=name)
         real = _real(name)
         try:
             found = importlib.util.find_spec(real)

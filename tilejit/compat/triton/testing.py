@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilejit import testing as _testing
+from tilejit.compat.triton import runtime as runtime
 from tilejit.compat.triton.runtime.driver import driver
 from tilejit.runtime.arrays import as_dtype
 from tilejit.runtime.target import default_target

@@ -1,6 +1,4 @@
-"""The numpy meaning of scheduled ops: copies and products are done where they are issued, waits and fences do nothing,
-mbarriers let roles wait for each other (`ir/roles.py`).
-"""
+"""The numpy meaning of scheduled ops."""
 from __future__ import annotations
 
 from collections.abc import Callable

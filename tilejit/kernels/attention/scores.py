@@ -1,7 +1,4 @@
-"""What lies between a product of queries and keys and the softmax: masks, and changes of scores.
-
-All masks but `mask_mod` are bands: a block's keys are a range, and all but its ends need no mask (`band_of`).
-"""
+"""What lies between a product of queries and keys and the softmax."""
 from __future__ import annotations
 
 from typing import Any, NamedTuple

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 
@@ -10,12 +11,6 @@ class NullAllocator:
         raise RuntimeError("no allocator was set: call triton.set_allocator")
 
 
-_set: list[Callable[..., Any]] = [NullAllocator()]
-
-
-def set_allocator(allocator: Callable[..., Any]) -> None:
-    _set[0] = allocator
-
-
-def get_allocator() -> Callable[..., Any]:
-    return _set[0]
+_NONE = NullAllocator()
+_allocator: ContextVar[Callable[..., Any]] = ContextVar("_allocator", default=_NONE)
+set_allocator = _allocator.set

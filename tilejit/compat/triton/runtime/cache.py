@@ -13,6 +13,18 @@ def triton_key() -> str:
     return compiler_hash()
 
 
+def default_cache_dir() -> str:
+    return str(knobs.cache.dir)
+
+
+def default_dump_dir() -> str:
+    return str(knobs.cache.dump_dir)
+
+
+def default_override_dir() -> str:
+    return str(knobs.cache.override_dir)
+
+
 class CacheManager:
     def __init__(self, key: str):
         self.key = key
