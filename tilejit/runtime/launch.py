@@ -29,7 +29,7 @@ from tilejit.runtime.compile import CompiledKernel, compile_kernel, tile_ir
 from tilejit.runtime.descriptor import TensorDescriptor
 from tilejit.runtime.occupancy import check_room, resident
 from tilejit.runtime.params import Frame, NotForTMA, Packer, Reader
-from tilejit.runtime.pointed import around, pointed_at
+from tilejit.runtime.pointed import pointed_at
 from tilejit.runtime.progress import Progress
 from tilejit.runtime.ptxas import Resources
 from tilejit.runtime.signature import device_of
@@ -286,8 +286,8 @@ def host_memory(flat: tuple, follow: bool = False) -> list[np.ndarray]:
     found = [(x, info) for x in bases if (info := _memory_of(x)) is not None and 0 not in info.shape]
     spans = [extent(x, info) for x, info in found if not is_address(x)]
     if follow:
-        spans += pointed_at([info for _, info in found]) + around(
-            [info.address for x, info in found if is_address(x)] + [x for x in flat if isinstance(x, int) and x >> 32])
+        numbers = [info.address for x, info in found if is_address(x)]
+        spans += pointed_at([info for _, info in found], numbers + [x for x in flat if isinstance(x, int) and x >> 32])
     merged: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if merged and low < merged[-1][1]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,28 +17,24 @@ MOST = 1 << 16
 REACH = 1 << 28
 
 
-def pointed_at(infos: Iterable[ArrayInfo]) -> list[tuple[int, int]]:
-    """(first byte, one past the last) of memory that 64-bit integers in these host arrays point to."""
-    words: set[int] = set()
+def pointed_at(infos: Iterable[ArrayInfo], numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """(first byte, one past the last) of memory that numbers, and 64-bit integers in these host arrays, point to; what
+    are no addresses is skipped."""
+    words = [np.array([n for n in numbers if 0 <= n < 1 << 64], np.uint64)]
     for info in infos:
         if info.dtype.is_int() and info.dtype.bits == 64 and 0 < np.prod(info.shape) <= MOST:
             low, high = info.span()
             if high - low <= 8 * MOST:
-                words |= set(np.frombuffer((ctypes.c_uint8 * (high - low)).from_address(low), np.uint64).tolist())
-    return around(words)
-
-
-def around(addresses: Iterable[int]) -> list[tuple[int, int]]:
-    """The memory that addresses lie in, as `pointed_at`; other numbers are skipped."""
-    words = sorted(w for w in addresses if w >= 1 << 16)
-    mappings = _mappings() if words else []
-    ends = {}
-    for w in words:
-        at = bisect_right(mappings, w, key=lambda m: m[0]) - 1
-        if at >= 0 and w < mappings[at][1]:
-            ends[w] = min(mappings[at][1], w + REACH)
-    known = _storages() if ends else []
-    return [next((s for s in known if s[0] <= w < s[1]), (w, end)) for w, end in ends.items()]
+                words.append(np.frombuffer((ctypes.c_uint8 * (high - low)).from_address(low), np.uint64))
+    found = np.unique(np.concatenate(words))
+    found = found[found >= 1 << 16]
+    mappings = np.array(_mappings() if len(found) else [], np.uint64).reshape(-1, 2)
+    at = np.searchsorted(mappings[:, 0], found, "right")
+    found, ends = found[at > 0], mappings[at[at > 0] - 1, 1]
+    inside = found < ends
+    known = _storages() if inside.any() else []
+    return [next((s for s in known if s[0] <= w < s[1]), (w, min(end, w + REACH)))
+            for w, end in zip(found[inside].tolist(), ends[inside].tolist())]
 
 
 def _storages() -> list[tuple[int, int]]:
