@@ -101,3 +101,22 @@ def test_functions_with_assertions():
     out = np.full(512, -1, np.int32)
     checked_sums[(1,)](x, out, 512)
     np.testing.assert_array_equal(out, np.cumsum(x))
+
+
+@tilejit.kernel
+def apart(a, b, c, d):
+    return a + c, tl.minimum(b, d)
+
+
+@tilejit.kernel
+def of_both(y, z, x, w, N: tl.constexpr):
+    at = tl.arange(0, N)
+    sums, least = tl.associative_scan((tl.load(x + at), tl.load(w + at)), 0, apart)
+    tl.store(y + at, sums)
+    tl.store(z + at, least)
+
+
+def test_a_combine_function_that_folds_each_of_a_tuple_in_its_own_way():
+    """What lanes had nothing before them got as a beginning was a sum's for all: least numbers were 0 at most."""
+    x, w = np.random.default_rng(3).integers(1, 99, (2, 128), np.int32)
+    equal(of_both, [np.cumsum(x, dtype=np.int32), np.minimum.accumulate(w)], x, w, N=128)

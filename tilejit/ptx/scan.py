@@ -112,13 +112,14 @@ def _both_before(e: Emitter, op: Op, far: _Before, near: _Before) -> _Before:
 
 def _behind(e: Emitter, op: Op, before: dict[int, _Before], own: int, columns: list[list[str]]) -> list[list[str]]:
     elems = [elem_of(v.type) for v in op.operands]
-    nothing = _NEUTRAL.get(op.regions[0].ops[0].name) if symmetric(op.regions[0]) else None
+    fold = op.regions[0]
+    nothing = [_NEUTRAL[x.name] for x in fold.ops if x.name in _NEUTRAL] if symmetric(fold) else []
     out = list(columns)
     for first, (regs, has) in before.items():
         at = [r for r in range(len(columns)) if r & ~own == first]
         plain = [t for t in elems if isinstance(t, DType) and t.family != "bool"]
-        if has and nothing and plain == elems:
-            regs = [choose(e, reg_class(t), has, r, nothing(t)) for t, r in zip(plain, regs)]
+        if has and len(nothing) == len(plain) == len(elems):
+            regs = [choose(e, reg_class(t), has, r, of(t)) for t, r, of in zip(plain, regs, nothing)]
             has = ""
         folded = _folds(e, op, [(regs, columns[r]) for r in at])
         for r, f in zip(at, folded):
