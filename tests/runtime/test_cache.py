@@ -1,7 +1,6 @@
 """The disk cache: what is written is read back whole or not at all, whoever else writes; its folder is private."""
 import multiprocessing
 import os
-import tempfile
 import time
 from pathlib import Path
 
@@ -271,7 +270,7 @@ def test_processes_that_start_together_compile_once(tmp_path):
 
 
 def test_a_disk_that_cannot_be_written_is_said_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    monkeypatch.setattr(os, "replace", full)
     cache._complain.cache_clear()
     for n in range(3):
         cache.write({"kernel": n}, ENTRY)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Union
 
 from tilejit.ir.types import Type
+from tilejit.records import dataclass
 
 
 @dataclass(frozen=True)

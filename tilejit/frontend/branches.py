@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from tilejit.language import semantics as sem
 from tilejit.language.semantics import literal_type, promote, unwrap
 from tilejit.language.tensor import Compound, tensor
 from tilejit.language.variables import is_held
+from tilejit.records import dataclass, replace
 
 RETURNED_VALUE = "Return type mismatch: the returned value"
 

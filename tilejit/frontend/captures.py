@@ -3,12 +3,12 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tilejit.frontend.source import KernelSource, is_constant
 from tilejit.language.aggregates import Aggregate
+from tilejit.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +31,7 @@ from tilejit.language.loops import static_range
 from tilejit.language.semantics import unwrap
 from tilejit.language.tensor import tensor
 from tilejit.language.variables import held, is_held
+from tilejit.records import dataclass, replace
 
 
 @dataclass(frozen=True)

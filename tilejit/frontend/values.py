@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +11,7 @@ from tilejit.ir.types import DType
 from tilejit.language.semantics import literal_type, promote, to_tensor, unwrap
 from tilejit.language.tensor import Compound, KernelBuilder, tensor
 from tilejit.language.variables import is_held
+from tilejit.records import dataclass
 
 LEAF = (tensor, bool, int, float)
 

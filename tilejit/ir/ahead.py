@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tilejit.ir.core import Edge, Op, Value, edge_of, loop_around, walk
+from tilejit.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from tilejit.errors import Loc
 from tilejit.ir.report import Record
 from tilejit.ir.table import OPS, OpDef
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Ptr, Tile, Type, elem_of, fp32, uint32
+from tilejit.records import dataclass
 
 if TYPE_CHECKING:
     from tilejit.layout.linear import LinearLayout
@@ -207,7 +207,7 @@ def beside(op: Op, behind: bool = False) -> Builder:
     return Builder(op.block, op.block.ops.index(op) + behind, op.loc)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Edge:
     """One way of values through control flow."""
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -14,6 +13,7 @@ from tilejit.ir.core import Block, Function, Op, Value
 from tilejit.ir.roles import Barriers, Role, Stuck
 from tilejit.ir.text import print_op
 from tilejit.ir.types import Desc, DType, Ptr, Scalar
+from tilejit.records import dataclass, field
 
 _WINDOW = 40  # bits of byte address that each buffer owns
 _ORIGIN = 1 << (_WINDOW - 1)  # where in its window a buffer begins, so that small negative offsets show

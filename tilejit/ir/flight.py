@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
 
 from tilejit.ir.core import Block, Function, Op, Value, edges, listed, whole
 from tilejit.ir.types import Tile
+from tilejit.records import dataclass, replace
 
 #: Trips of a loop that are told apart: a product of this trip, of the one before, and of any before that.
 _TRIPS = 2

@@ -4,10 +4,11 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from tilejit.records import dataclass, field
 
 
 class Stuck(Exception):

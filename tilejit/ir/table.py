@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from tilejit.records import dataclass
 
 if TYPE_CHECKING:
     from tilejit.ir.core import Op

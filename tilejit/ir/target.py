@@ -1,10 +1,9 @@
 """The chips that PTX is written for."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilejit.errors import CompilationError
 from tilejit.ir.core import Function
+from tilejit.records import dataclass
 
 
 @dataclass(frozen=True)

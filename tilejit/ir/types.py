@@ -1,13 +1,13 @@
 """The types of tile IR values. They are frozen and compare by value."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Union
 
 from tilejit.ir.predicates import Predicates
+from tilejit.records import dataclass
 
 if TYPE_CHECKING:
     from tilejit.layout.linear import LinearLayout
@@ -82,7 +82,7 @@ class OtherDType(DType):
 fp8e4b8, fp8e5b16, void = OtherDType("fp8e4b8"), OtherDType("fp8e5b16"), OtherDType("void", 0)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Ptr(Predicates):
     """A 64-bit global address of elements of type `elem`; `const` (while a kernel is built): not to be written."""
 

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import tilejit
 from tilejit import ArrayInfo, active_knobs
+from tilejit.records import dataclass, field
 
 _ALIGNMENT = 16
 

@@ -1,10 +1,10 @@
 """How kernels of rows are launched: rows and columns of a program, warps, CTAs."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import tilejit
+from tilejit.records import dataclass
 
 #: Widest row of a kernel that does not say more, widest row at all, bytes of rows that a program (or its cluster)
 #: keeps.

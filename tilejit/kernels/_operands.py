@@ -1,7 +1,6 @@
 """Matrices as operands of products: their order in memory, descriptors of them, and what does not fit."""
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
@@ -10,6 +9,7 @@ import tilejit.language as tl
 from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, infos_of
 from tilejit.kernels.product.ends import WRAP
+from tilejit.records import dataclass, replace
 
 DTYPES = ("bf16", "fp16", "fp8e4nv", "fp8e5", "fp32")
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tilejit
+from tilejit.records import dataclass
 
 Array = Any
 DType = Any

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import tilejit
+from tilejit.records import dataclass, field, fields, replace
 
 FOLDER = Path(__file__).parent / "chips"
 

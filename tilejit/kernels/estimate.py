@@ -1,7 +1,6 @@
 """How long a way to compute a product takes: one estimate for all of them."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import exp
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.problem import Problem
 from tilejit.kernels.way import SHARED, Way
+from tilejit.records import dataclass
 
 LINE, SECTOR = 128, 32
 #: Lines that L2 could give while it gives a row of less than half of one.

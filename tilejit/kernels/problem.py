@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import tilejit
@@ -8,6 +7,7 @@ from tilejit.kernels._calls import At, given
 from tilejit.kernels._operands import DTYPES, Matrix, check_dense, check_one_of, check_operands, operand, result
 from tilejit.kernels.activations import ACTIVATIONS
 from tilejit.kernels.chip import Chip, current
+from tilejit.records import dataclass, replace
 
 
 @dataclass(frozen=True)

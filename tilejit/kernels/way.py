@@ -1,11 +1,11 @@
 """A way to compute a product: a tile of it, what runs that, and how tiles or parts of K are shared between programs."""
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from tilejit import cdiv
+from tilejit.records import dataclass, replace
 
 #: Bytes of shared memory for blocks and staging; the rest is barriers, scratch and alignment.
 SHARED = 222 * 1024

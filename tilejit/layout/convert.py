@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Union
 
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import shared
+from tilejit.records import dataclass
 
 #: A warp's shared-memory access moves at most this many bytes a cycle: 32 banks of 4 bytes.
 _BANK_BYTES, _CYCLE_BYTES, _VECTOR_BYTES = 4, 128, 16

@@ -1,11 +1,11 @@
 """What each CTA of a cluster sends to which other one when a tile that all have a part of is summed."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from tilejit.layout.clusters import within
 from tilejit.layout.linear import Basis, LinearLayout
+from tilejit.records import dataclass
 
 
 @dataclass(frozen=True)

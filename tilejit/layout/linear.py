@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
+
+from tilejit.records import dataclass
 
 Basis = tuple[int, ...]
 #: Passes and emitters ask the same few layouts for the same few others at every op.

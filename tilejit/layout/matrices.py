@@ -1,11 +1,11 @@
 """How a tile in shared memory splits into the 8x8 matrices of `ldmatrix` (PTX ISA, ldmatrix)."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from tilejit.layout.convert import AddressBits, address_bits, bank_conflicts
 from tilejit.layout.linear import LinearLayout
+from tilejit.records import dataclass
 
 _ROW_BYTES = 16
 

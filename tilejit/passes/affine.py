@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import product
 
 from tilejit.ir.core import Block, Builder, Op, Value, edge_of, made_in
 from tilejit.ir.types import DType, Tile, Type, elem_of, int32, shape_of
 from tilejit.passes.rules import const_of
+from tilejit.records import dataclass, field
 
 #: A product of atoms, each as often as it occurs, in a fixed order; () is the number one.
 Monomial = tuple[Value, ...]

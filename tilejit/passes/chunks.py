@@ -1,7 +1,6 @@
 """Tiles of very many elements a thread go through a loop, chunk by chunk, instead of through as many registers."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tilejit.ir import Block, Function, Op, Value, blocks, listed, reached, total_warps, uses
@@ -15,6 +14,7 @@ from tilejit.passes.gathers import pull
 from tilejit.passes.parts import Group, in_lines
 from tilejit.passes.products import MOST_SUMS, legal, needs, postponed
 from tilejit.passes.sorts import through_memory
+from tilejit.records import dataclass
 
 #: Instructions that a block may take before its tiles go through a loop, and elements of a thread in a chunk: some
 #: vectors in flight.

@@ -1,14 +1,13 @@
 """Loads of sequential loops are issued iterations ahead, into registers: an iteration does not wait for memory."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilejit.ir import Builder, Function, Op, Value, beside, clone_op, const_of, listed, replace
 from tilejit.ir.ahead import Ahead, address_slice, is_volatile, order_problem
 from tilejit.ir.bounds import bounds
 from tilejit.ir.registers import peak, size, small_loads
 from tilejit.ir.types import Tile, int1
 from tilejit.passes.copies import pipelined_loops
+from tilejit.records import dataclass
 
 #: Registers of a thread for what is under way, and iterations ahead, at most.
 REGISTERS, DEPTH = 16, 4

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
@@ -13,6 +12,7 @@ from tilejit.ir.types import Desc, Tile, elem_of, int32, int64, shape_of
 from tilejit.passes.axis import AxisInfo, analyse
 from tilejit.passes.rules import const_of
 from tilejit.passes.written_desc import UNIT, Writing, units
+from tilejit.records import dataclass
 
 #: From here on nothing bounds a dimension (`pointer_tma`).
 ENDLESS = 2 ** 31 - 1

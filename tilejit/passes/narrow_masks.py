@@ -1,13 +1,12 @@
 """Masks of 64-bit indices are compared in 32 bits: the range of the tile with one number."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilejit.ir import Builder, Function, Op, Value, beside, const_of, listed
 from tilejit.ir.bounds import bounds
 from tilejit.ir.dead import drop_dead
 from tilejit.ir.types import Tile, int32, int64, shape_of
 from tilejit.passes.rules import defined_by
+from tilejit.records import dataclass
 
 #: Tiles of numbers less than this far from zero are compared in 32 bits, with differences of two of them.
 _FAR = 1 << 29

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilejit.ir import Block, Function, Op, Value, beside, edge_of, enclosing, inside, listed, reached
 from tilejit.ir.ahead import argument_of
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Tile
+from tilejit.records import dataclass
 
 
 @dataclass(frozen=True)

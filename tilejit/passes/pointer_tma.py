@@ -1,7 +1,6 @@
 """Loads and stores through pointers that TMA can do: they go through a descriptor that the host makes at the launch."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
@@ -14,6 +13,7 @@ from tilejit.passes.assumptions import check, may_check, unloaded
 from tilejit.passes.axis import ANY, analyse
 from tilejit.passes.copies import pipelined_loops, wants_copies
 from tilejit.passes.rules import const_of
+from tilejit.records import dataclass, field
 
 #: The size of a dimension that nothing bounds.
 _ENDLESS = 2 ** 31 - 1

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tilejit.ir.core import (
     Builder,
@@ -20,6 +19,7 @@ from tilejit.ir.core import (
 from tilejit.ir.types import DType, Tile, Type, elem_of, int64, shape_of
 from tilejit.passes.affine import Forms, Poly, build, number
 from tilejit.passes.simplify import simplify
+from tilejit.records import dataclass
 
 #: Elements of a thread that a select must have to be worth a loop of its own.
 ELEMENTS = 16

@@ -1,8 +1,6 @@
 """Blocks of tensors without TMA: cp.async into a slot, vector stores from registers."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilejit.ir import Op, Value
 from tilejit.ir.types import DType, Tile
 from tilejit.layout.linear import LinearLayout
@@ -10,6 +8,7 @@ from tilejit.layout.named import blocked
 from tilejit.ptx.emit import Emitter, emits
 from tilejit.ptx.pack import store
 from tilejit.ptx.smem import accesses, slot_address
+from tilejit.records import dataclass
 
 
 @dataclass

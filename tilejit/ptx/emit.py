@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from tilejit.ptx.build import Ptx
 from tilejit.ptx.metadata import KernelMetadata, Param, PointerParam, ScalarParam
 from tilejit.ptx.places import renamed, repeated, source_layout
 from tilejit.ptx.steps import Steps, counts
+from tilejit.records import dataclass, field
 
 if TYPE_CHECKING:
     from tilejit.ptx.tensor_maps import Written

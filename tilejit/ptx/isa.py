@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
+
+from tilejit.records import dataclass
 
 _SPACES = "param|param::entry|shared|shared::cta|shared::cluster|global|local|const"
 _SHARED = "shared|shared::cta|shared::cluster"

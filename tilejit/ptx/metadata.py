@@ -1,8 +1,9 @@
 """What the runtime must know to launch a PTX kernel: the contract between `ptx/` and `runtime/`."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Union
+
+from tilejit.records import dataclass
 
 #: ("const", 3) | ("arg", "M") | ("shape", "desc", 0) | ("stride", "desc", 0) | (op, Expr, Expr)
 #: with op in add sub mul div (truncates, as in C) cdiv min max. Strides are in elements.

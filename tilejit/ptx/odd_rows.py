@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tilejit.ir import Op
 from tilejit.ir.types import DType, Tile, elem_of
@@ -11,6 +10,7 @@ from tilejit.ptx.arith import literal
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.memory import both, opcode_of
 from tilejit.ptx.pack import load, repeated, shift_words, store, unpack, vector, words
+from tilejit.records import dataclass
 
 #: A row begins below this element of its tile; a number of elements that no row has.
 _FIRST, _NONE = 16, 1 << 30

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import gcd
 
 from tilejit.ir import Op
@@ -13,6 +12,7 @@ from tilejit.ptx.convert import choose, shuffle
 from tilejit.ptx.emit import Emitter, emits, reg_class
 from tilejit.ptx.pack import load_shared, store_shared
 from tilejit.ptx.reduce import combine, separate, symmetric
+from tilejit.records import dataclass
 
 #: Registers of what is before an element, and the predicate of threads that have any; all if there is none.
 _Before = tuple[list[str], str]

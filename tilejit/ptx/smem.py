@@ -1,13 +1,12 @@
 """How the threads of a distributed tile reach its elements in shared memory."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilejit.ir import Value
 from tilejit.ir.types import Buffer
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.shared import slot_offset
 from tilejit.ptx.emit import Emitter
+from tilejit.records import dataclass
 
 
 @dataclass(frozen=True)

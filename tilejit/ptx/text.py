@@ -4,10 +4,10 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Union
 
 from tilejit.errors import EmulatorError
+from tilejit.records import dataclass, field
 
 
 class Reg(NamedTuple):

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from tilejit.errors import Loc
 from tilejit.ir.report import Record
 from tilejit.ptx.metadata import KernelMetadata, PointerParam, ScalarParam, TensorMapParam
+from tilejit.records import dataclass
 from tilejit.runtime import knobs
 from tilejit.runtime.ptxas import Message, Resources
 
@@ -152,20 +153,10 @@ def write(key: dict[str, Any], entry: Cached) -> None:
     body = ptx + (entry.cubin or b"")
     head = json.loads(json.dumps(head))  # what a reader will see, so that the checksum covers the header too
     head["sha256"] = hashlib.sha256(json.dumps(head).encode() + b"\n" + body).hexdigest()
-    import tempfile
-
-    path = None
     try:
-        with tempfile.NamedTemporaryFile(dir=base, suffix=".tmp", delete=False) as f:
-            path = Path(f.name)
-            f.write(json.dumps(head).encode() + b"\n" + body)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(path, _file(base, key_text(key)))
+        put(_file(base, key_text(key)), json.dumps(head).encode() + b"\n" + body)
     except OSError as error:
         _complain(str(base), error.strerror or str(error))
-        if path is not None:
-            _remove(path)
         return
     _written(base, len(body) + 4096)
 
@@ -233,14 +224,21 @@ def note(name: str, stamp: str) -> str | None:
 
 def take_note(name: str, stamp: str, text: str) -> None:
     base = folder()
-    if base is None:
-        return
-    import tempfile
+    if base is not None:
+        with contextlib.suppress(OSError):
+            put(base / (name + _NOTE), f"{stamp}\n{text}".encode())
 
-    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile("w", dir=base, suffix=".tmp", delete=False) as f:
-        f.write(f"{stamp}\n{text}")
-        f.close()
-        os.replace(f.name, base / (name + _NOTE))
+
+def put(path: Path, data: bytes) -> None:
+    """Readers find the whole file or none."""
+    beside = path.with_name(os.urandom(8).hex() + ".tmp")
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o600), "wb") as f:
+            f.write(data)
+        os.replace(beside, path)
+    except OSError:
+        _remove(beside)
+        raise
 
 
 def _remove(path: Path) -> None:

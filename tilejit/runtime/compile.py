@@ -7,7 +7,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from tilejit.ir.target import DEFAULT, target_named
 from tilejit.ir.types import Barrier, Buffer, Desc, DType, Pending, Ptr, Tile
 from tilejit.language.tensor import constexpr
 from tilejit.ptx.metadata import KernelMetadata
+from tilejit.records import dataclass, field, fields, replace
 from tilejit.runtime import cache, index, knobs, ptxas
 from tilejit.runtime.asm import Asm
 from tilejit.runtime.ptxas import Resources
@@ -166,11 +166,17 @@ def _from_disk(source: KernelSource, args: Mapping[str, Arg], options: Mapping[s
 
 def _compiled(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], stages: Stages,
               key: dict[str, Any], settings: knobs.Knobs, meanwhile: Callable[[], Any]) -> CompiledKernel:
-    with collector_paused():
+    with contextlib.ExitStack() as compiling:
+        compiling.enter_context(collector_paused())
+
+        def beside() -> None:
+            compiling.close()  # garbage is collected while ptxas works
+            meanwhile()
+
         options, fn, (ptx, metadata) = _emitted(source, args, options, stages)
-    ptx = stages.text("kernel.ptx", ptx)
-    lines = list(fn.attrs.get("report", ()))
-    ptx, cubin, resources, record = assemble(ptx, metadata, meanwhile)
+        ptx = stages.text("kernel.ptx", ptx)
+        lines = list(fn.attrs.get("report", ()))
+        ptx, cubin, resources, record = assemble(ptx, metadata, beside)
     if record is not None:
         ptx = stages.text("kernel.ptx", ptx)
         lines.append(record)

@@ -1,10 +1,10 @@
 """A call bound and compiled for the emulator without a launch: for `check` and `timeline`."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tilejit.errors import LaunchError
+from tilejit.records import dataclass
 from tilejit.runtime.arrays import HOST
 from tilejit.runtime.compile import compile_kernel
 from tilejit.runtime.jit import Kernel

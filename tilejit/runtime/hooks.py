@@ -5,11 +5,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tilejit.errors import LaunchError
+from tilejit.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
 from types import MethodType
@@ -17,6 +16,7 @@ from tilejit.frontend import Const, KernelSource
 from tilejit.frontend.source import Enclosing
 from tilejit.ir.types import DType
 from tilejit.language.tensor import constexpr
+from tilejit.records import dataclass
 from tilejit.runtime import arrays, driver, index, knobs, launcher, traced
 from tilejit.runtime.arrays import HOST, StandIn
 from tilejit.runtime.compile import Arg, CompiledKernel, annotated, compile_kernel

@@ -5,11 +5,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tilejit.errors import LaunchError, close_matches
 from tilejit.ir import target
+from tilejit.records import dataclass, fields, replace
 
 TARGETS = ("cuda", "emulator", "evaluator")
 CHIPS = tuple(target.TARGETS)

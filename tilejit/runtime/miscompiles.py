@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from tilejit.records import dataclass
 
 
 @dataclass(frozen=True)

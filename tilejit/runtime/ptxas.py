@@ -1,17 +1,18 @@
 """Assembling PTX with ptxas, and its log."""
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tilejit.errors import AssemblyError, Loc
+from tilejit.records import dataclass, replace
 from tilejit.runtime import knobs, miscompiles
 
 #: What a code means for the author of a kernel. The wording of ptxas changes between releases, its codes do not.
@@ -127,9 +128,7 @@ def _version(path: str) -> str:
 
 
 def _asked(path: str) -> str:
-    import subprocess
-
-    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    text = _run([path, "--version"])[1].decode()
     found = re.search(r"V[\d.]+", text)
     return f"ptxas {found.group(0) if found else text.strip()}"
 
@@ -160,26 +159,43 @@ def source_line(ptx: list[str], line: int) -> Loc | None:
 def assemble(ptx: str, target: str = "sm_90a",
              meanwhile: Callable[[], Any] = lambda: None) -> tuple[bytes, Resources]:
     """The cubin of a PTX module and its resources."""
-    import subprocess
-    import tempfile
-
     path = find_ptxas()
     if path is None:
         raise AssemblyError("no ptxas here: set TILEJIT_PTXAS or install the extra tilejit[ptxas]")
-    with tempfile.TemporaryDirectory(prefix="tilejit-") as folder:
-        source, out = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx)
-        with subprocess.Popen([path, f"-arch={target}", "-v", "-lineinfo", str(source), "-o", str(out)],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+    lines: list[str] = []
+    known: list[Message] = []
+
+    def beside() -> None:
+        meanwhile()
+        lines.extend(ptx.splitlines())
+        known.extend(Message(row.name, f"{row.what}; write {row.instead}", line, source_line(lines, line))
+                     for row, line in miscompiles.found(ptx, release()))
+
+    command = [path, f"-arch={target}", "-v", "-lineinfo", "/dev/stdin", "-o", "/dev/stdout"]
+    status, cubin, log = _run(command, ptx, beside)
+    if status or not cubin:
+        raise error_of(log, lines)
+    resources = parse_log(log, lines)
+    return cubin, replace(resources, messages=(*resources.messages, *known))
+
+
+def _run(command: list[str], text: str = "", meanwhile: Callable[[], Any] = lambda: None) -> tuple[int, bytes, str]:
+    """Status, output and errors of a program. (It may seek in all of them; `subprocess` and `tempfile` take 7 ms to
+    import.)"""
+    with contextlib.ExitStack() as files:
+        given, out, log = (files.enter_context(open(os.memfd_create("tilejit"), "w+b")) for _ in range(3))
+        given.write(text.encode())
+        given.seek(0)
+        pid = os.posix_spawn(command[0], command, os.environ, file_actions=[
+            (os.POSIX_SPAWN_DUP2, f.fileno(), i) for i, f in enumerate((given, out, log))])
+        status = 0
+        try:
             meanwhile()
-            lines = ptx.splitlines()
-            known = tuple(Message(row.name, f"{row.what}; write {row.instead}", line, source_line(lines, line))
-                          for row, line in miscompiles.found(ptx, release()))
-            log = running.communicate()[0]
-        if running.returncode:
-            raise error_of(log, lines)
-        resources = parse_log(log, lines)
-        return out.read_bytes(), replace(resources, messages=resources.messages + known) if known else resources
+        finally:
+            with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        log.seek(0), out.seek(0)
+        return status, out.read(), log.read().decode(errors="replace")
 
 
 def error_of(log: str, ptx: list[str]) -> AssemblyError:

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilejit.errors import LaunchError
+from tilejit.records import dataclass
 from tilejit.runtime.emulated import emulated
 from tilejit.runtime.jit import Kernel
 

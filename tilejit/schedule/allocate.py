@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tilejit.errors import SharedMemoryError
 from tilejit.ir import Function, Op, listed
 from tilejit.ir.report import Record
 from tilejit.ir.scratch import kept_bytes, scratch_bytes
 from tilejit.ir.target import target_of
+from tilejit.records import dataclass
 from tilejit.schedule.liveness import Area, Liveness
 from tilejit.schedule.packing import Item, overlap, pack
 from tilejit.schedule.separate import DRAIN, FREE, MEET, WAIT, cost, separate

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, erase, listed, replace, uses
 from tilejit.ir.types import Barrier, Buffer, Tile, int32, uint8
+from tilejit.records import dataclass, field
 from tilejit.schedule.buffers import alloc, barriers, renewed, top_of
 from tilejit.schedule.exchange import write_fold, write_sum
 from tilejit.schedule.loads import groups_of

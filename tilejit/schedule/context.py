@@ -1,10 +1,10 @@
 """What the functions that make a function asynchronous (`asyncify`) share: what the text says, what stands for what."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilejit.ir import Builder, Function, Op, Value
+from tilejit.records import dataclass, field
 from tilejit.schedule.loads import Uses
 from tilejit.schedule.pieces import Pieces
 

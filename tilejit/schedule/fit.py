@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 from tilejit.ir import Function, listed
 from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
+from tilejit.records import dataclass, replace
 from tilejit.schedule.allocate import ENOUGH_SLOTS, WAIT, Allocator, allocate, fits
 from tilejit.schedule.asyncify import asyncify
 from tilejit.schedule.cluster_barrier import meet

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from tilejit.ir import Builder, Op, Value, beside, edge_at, edge_of, enclosing, keep_edges
 from tilejit.ir.types import Tile, elem_of, int32
+from tilejit.records import dataclass, field
 from tilejit.schedule.buffers import alloc, barriers, top_of
 from tilejit.schedule.context import Context
 from tilejit.schedule.loads import Uses

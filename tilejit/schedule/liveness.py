@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from tilejit.ir import OPS, Block, Function, Op, Value, enclosing, inside, listed, loop_around, uses
 from tilejit.ir.flight import rings
 from tilejit.ir.scratch import scratch_bytes
 from tilejit.ir.types import Buffer
+from tilejit.records import dataclass, field
 from tilejit.schedule.buffers import barriers_of
 
 

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+
+from tilejit.records import dataclass
 
 
 @dataclass(frozen=True)

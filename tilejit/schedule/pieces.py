@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 from tilejit.ir import Builder, Op, Value, const_of, of_size
@@ -10,6 +9,7 @@ from tilejit.ir.scratch import conversion
 from tilejit.ir.types import Tile
 from tilejit.layout.convert import Registers
 from tilejit.layout.named import wgmma_a_operand
+from tilejit.records import dataclass
 from tilejit.schedule.loads import shared_operand
 
 #: Pieces of K (each of 32 bytes at least, what a wgmma takes): one is written while tensor cores read the other.

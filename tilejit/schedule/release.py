@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from tilejit.ir import Block, Function, Op, Value, beside, const_of, edge_at, edge_of, inside, listed, loop_around, uses
 from tilejit.ir.flight import rings
 from tilejit.ir.types import int32
+from tilejit.records import dataclass, field
 from tilejit.schedule.buffers import barriers_of
 
 

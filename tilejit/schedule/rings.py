@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilejit.ir import Function, Op, enclosing, inside, listed, loop_around
 from tilejit.ir.ahead import Ahead, address_slice
 from tilejit.ir.types import Tile
+from tilejit.records import dataclass
 from tilejit.schedule.loads import Uses, kind_of, readers
 
 #: Copies by cp.async that a thread issues for one ticket of several loads, at most: it holds all of their addresses.

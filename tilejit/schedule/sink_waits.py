@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import takewhile
 
 from tilejit.ir import Block, Function, Op, Value, blocks
 from tilejit.ir.flight import Flights, follow, issued, needs, released, rings
+from tilejit.records import dataclass, field
 
 
 @dataclass

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed, loop_around
 from tilejit.ir.types import Buffer, Tile, int32, shape_of
 from tilejit.layout.clusters import counts_of
+from tilejit.records import dataclass, field
 from tilejit.schedule.buffers import barriers_of
 from tilejit.schedule.cluster_barrier import orders
 from tilejit.schedule.loads import backward_slice, groups_of, slice_problem

@@ -1,7 +1,6 @@
 """TMA stores are staged: in pieces, through a ring of shared-memory tiles, each warpgroup its own stripe."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tilejit.errors import ClusterError
@@ -9,6 +8,7 @@ from tilejit.ir import Builder, Function, Op, Value, beside, erase, listed
 from tilejit.ir.types import Buffer, DType, Tile
 from tilejit.layout.clusters import Cuts, alone, divided
 from tilejit.layout.staging import splits_by_registers, stripes_of, turned
+from tilejit.records import dataclass
 from tilejit.schedule.buffers import alloc, barriers, top_of
 
 #: Staging tiles of a store where the author leaves it open: one is written while another is stored.

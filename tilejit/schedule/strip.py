@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from tilejit.ir import Builder, Op, Value, of_size
 from tilejit.ir.types import Tile, Type, elem_of, int32, uint32
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked
+from tilejit.records import dataclass, field
 from tilejit.schedule.row_end import RowEnd
 
 

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from tilejit.ir import Block, Builder, Function, Op, Value, beside, listed
 from tilejit.ir.types import int1, int32, shape_of
+from tilejit.records import dataclass
 from tilejit.schedule.buffers import barriers_of
 from tilejit.schedule.loads import groups_of, kind_of, written_by
 from tilejit.schedule.thread import Step, thread

@@ -4,8 +4,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,9 +45,7 @@ def write(of: dict[str, Any], costs: dict[str, float]) -> None:
     if path is None:
         return
     with contextlib.suppress(OSError):
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(json.dumps({"key": of, "costs": costs}))
-        os.replace(file.name, path)
+        cache.put(path, json.dumps({"key": of, "costs": costs}).encode())
 
 
 def fastest(kernel: Kernel, values: str, calls: Mapping[str, Callable[[], Any]],

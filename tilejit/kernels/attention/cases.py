@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tilejit
 from tilejit import ArrayInfo
 from tilejit.kernels.attention.scores import LOG2E, Band, Lists, Mods, Options, Pages, Rows, Sequences
+from tilejit.records import dataclass
 
 WHAT = "attention"
 #: Widths of heads of kernels: what is between is padded by TMA, which reads zeros.
