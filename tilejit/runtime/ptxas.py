@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,9 @@ def _version(path: str) -> str:
 
 
 def _asked(path: str) -> str:
-    text = _run([path, "--version"])[1].decode()
+    with running([path, "--version"]) as done:
+        pass
+    text = done[0].decode()
     found = re.search(r"V[\d.]+", text)
     return f"ptxas {found.group(0) if found else text.strip()}"
 
@@ -162,40 +164,41 @@ def assemble(ptx: str, target: str = "sm_90a",
     path = find_ptxas()
     if path is None:
         raise AssemblyError("no ptxas here: set TILEJIT_PTXAS or install the extra tilejit[ptxas]")
-    lines: list[str] = []
-    known: list[Message] = []
-
-    def beside() -> None:
-        meanwhile()
-        lines.extend(ptx.splitlines())
-        known.extend(Message(row.name, f"{row.what}; write {row.instead}", line, source_line(lines, line))
-                     for row, line in miscompiles.found(ptx, release()))
-
     command = [path, f"-arch={target}", "-v", "-lineinfo", "/dev/stdin", "-o", "/dev/stdout"]
-    status, cubin, log = _run(command, ptx, beside)
-    if status or not cubin:
-        raise error_of(log, lines)
-    resources = parse_log(log, lines)
-    return cubin, replace(resources, messages=(*resources.messages, *known))
+    with running(command, ptx.encode()) as done:
+        meanwhile()
+        lines = ptx.splitlines()
+        known = tuple(Message(row.name, f"{row.what}; write {row.instead}", line, source_line(lines, line))
+                      for row, line in miscompiles.found(ptx, release()))
+    cubin, log = done
+    if not cubin:
+        raise error_of(log.decode(errors="replace"), lines)
+    resources = parse_log(log.decode(errors="replace"), lines)
+    return cubin, replace(resources, messages=resources.messages + known)
 
 
-def _run(command: list[str], text: str = "", meanwhile: Callable[[], Any] = lambda: None) -> tuple[int, bytes, str]:
-    """Status, output and errors of a program. (It may seek in all of them; `subprocess` and `tempfile` take 7 ms to
-    import.)"""
-    with contextlib.ExitStack() as files:
-        given, out, log = (files.enter_context(open(os.memfd_create("tilejit"), "w+b")) for _ in range(3))
-        given.write(text.encode())
-        given.seek(0)
+@contextlib.contextmanager
+def running(command: list[str], given: bytes = b"") -> Iterator[list[bytes]]:
+    """Run a program, which may seek in its input; yields a list that gets its output, if it succeeds, and its errors.
+    (`subprocess` and `tempfile` take 7 ms to import.)"""
+    done: list[bytes] = []
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(os.memfd_create("tilejit"), "w+b")) for _ in range(3)]
+        files[0].write(given)
+        files[0].seek(0)
         pid = os.posix_spawn(command[0], command, os.environ, file_actions=[
-            (os.POSIX_SPAWN_DUP2, f.fileno(), i) for i, f in enumerate((given, out, log))])
+            (os.POSIX_SPAWN_DUP2, f.fileno(), i) for i, f in enumerate(files)])
         status = 0
         try:
-            meanwhile()
+            yield done
         finally:
             with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored
-                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        log.seek(0), out.seek(0)
-        return status, out.read(), log.read().decode(errors="replace")
+                status = os.waitpid(pid, 0)[1]
+        for f in files[1:]:
+            f.seek(0)
+            done.append(f.read())
+        if status:
+            done[0] = b""
 
 
 def error_of(log: str, ptx: list[str]) -> AssemblyError:
