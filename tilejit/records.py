@@ -1,5 +1,5 @@
-"""`dataclass` in a fifth of the time, which took a quarter of a process' first compilation: only `__init__` is compiled
-anew for each class, and only mypy sees to it that what is frozen is never assigned to."""
+"""`dataclass` in a fifth of the time, which was a quarter of a process' first compilation: only `__init__` is compiled
+for each class, and only mypy sees that nobody assigns to what is frozen."""
 from __future__ import annotations
 
 from dataclasses import field, fields, replace

@@ -61,6 +61,12 @@ def test_a_launch_from_disk_loads_no_compiler(stub, tmp_path):
     assert not [m for m in found if m.startswith(COMPILER[:-2])], sorted(found)
 
 
+def test_compiling_loads_little_of_python(tmp_path):
+    found = loaded("from tilejit.kernels.add import add_kernel\n"
+                   "add_kernel.compile('*fp32', '*fp32', '*fp32', 'int32', BLOCK=64)", TILEJIT_CACHE_DIR=str(tmp_path))
+    assert "tilejit.passes" in found and not found & {"subprocess", "tempfile", "cuda", "ml_dtypes"}
+
+
 def test_the_wheel_stays_small():
     """Below 1 MB: the package's files, compressed as in a wheel, what that notes of each, and its description."""
     files = [p for p in (ROOT / "tilejit").rglob("*") if p.suffix in (".py", ".json", ".typed")]

@@ -88,11 +88,7 @@ class Matrix:
         return At(self.at, tilejit.TensorDescriptor.template(self.info, shape, strides, block))
 
     def ragged(self, rows: int, columns: int) -> At:
-        """Blocks of a row-major matrix that are clipped at any row.
-
-        Three coordinates reach a row: WRAP times the outermost stride and the row stride make 2^64 elements, so that
-        [WRAP, y, x, column] is row y + x - WRAP, and x >= WRAP outside.
-        """
+        """Blocks of a row-major matrix that are clipped at any row."""
         m, n = self.shape
         down = self.strides[0] if m > 1 else n
         return self.seen((WRAP + 1, m + 1, WRAP, n), (2 ** 34 - down, down, down, 1), (1, 1, rows, columns))

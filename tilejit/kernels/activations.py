@@ -50,8 +50,7 @@ def numbers(source, at, limit):
 
 @tilejit.kernel
 def ended(x, rows, columns, row_count, column_count, end, DTYPE: tl.constexpr):
-    """act(scale_a * scale_b * x + bias) of sums, or END(x, rows, columns, row_count, column_count, args). end: bias
-    of its columns (or None), where one number is that scales (twice, or None), ACTIVATION, END or None, args."""
+    """act(scale_a * scale_b * x + bias) of sums, or END(x, rows, columns, row_count, column_count, args)."""
     bias, scale_a, scale_b, ACTIVATION, END, args = end
     scale = None if scale_a is None else tl.load(scale_a)
     if scale_b is not None:

@@ -40,9 +40,7 @@ _INPUTS = (*DTYPES, "int8", "uint8")
 
 def fitting(gated: bool, per_column: bool = False, arrays: bool = False, narrow: bool = False, reduction: bool = False,
             ctas: int = 2) -> tuple[Way, ...]:
-    """The tiles with up to so many CTAs that have registers for an epilogue. per_column: a bias or scales. arrays: a
-    residual or a second output. narrow: a residual that cannot be read 16 bytes at a time. reduction: a number per
-    row, which pairs of CTAs do not combine."""
+    """The tiles with up to so many CTAs that have registers for an epilogue."""
     tiles = (GATED_TILES[-1:] if narrow else GATED_TILES) if gated else TILES[(3 if reduction else 2) * narrow:]
     fits = [not gated or (t.n & t.n - 1 == 0 or not arrays) and (t.roomy(4) or not per_column) for t in tiles]
     return tuple(t for t, fit in zip(tiles, fits) if fit and t.ctas <= (1 if reduction else ctas))

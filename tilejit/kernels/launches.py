@@ -51,11 +51,7 @@ def whole(group: int, batches: int | None = None) -> Piece:
 def multiply(work: Work, call: Call, t: Way, *, programs: int = 0, walk: Piece = whole(GROUP), a: Piece | None = None,
              b: Piece | None = None, step: Piece = (steps.accumulate, steps.SUMS), last: Piece | None = None,
              beside: bool = False, **options: Any) -> None:
-    """Add the launch of a call's result by a way, of the LOADs of a and b (without: TMA).
-
-    last: an END instead of what `end` says. Parts of K (`t.parts`) are walked as such, side by side or not (`beside`),
-    and summed by a second launch.
-    """
+    """Add the launch of a call's result by a way, of the LOADs of a and b (None: TMA)."""
     p, c = call.problem, call.c
     (high, wide), bk = t.computed(t.m, t.n), t.step(p.size)
     a, b = a or load(call.a, high, bk), b or load(call.b.T, wide, bk)

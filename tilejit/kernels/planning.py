@@ -90,8 +90,7 @@ class Plan(NamedTuple):
 @lru_cache(maxsize=256)
 def _there(tiles: Table, hopper: bool, a_rows: bool, b_rows: bool, stores: bool, ended: int | None,
            ended_swapped: int | None, scaled: bool, waves: bool) -> Table:
-    """Those of the tiles that there are for operands of these orders. stores: threads store results, which CTAs side
-    by side scatter. ended, ended_swapped: bytes of results with an end (None: without). waves: there are several."""
+    """Those of the tiles that there are for operands of these orders."""
     found = []
     for w in tiles.ways:
         beside, size = (not a_rows, ended_swapped) if w.swap else (b_rows, ended)

@@ -52,9 +52,7 @@ def routed(work: Work, call: Call, found: Route, launch: Callable[[Work, Call, W
 
 
 def routes(call: Call, pick: Callable[[Problem], Plan], straight: bool, least: int) -> Iterator[Route]:
-    """What TMA does not read is copied first, or by threads into the blocks; what it does not write is stored
-    through pointers, or copied. pick: of a problem its plan; straight: threads may read what TMA can, too; least:
-    bytes of a unit of theirs."""
+    """What TMA does not read is copied first, or by threads into the blocks."""
     a, b, c, p, chip, end = call
     if not p.k:
         yield Route(call, Plan(_EMPTY, 0.0), 0.0)

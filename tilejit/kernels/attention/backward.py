@@ -61,8 +61,7 @@ def tiles_of(wide: int, wide_v: int, case: Case, alone: bool, added: bool) -> tu
 
 
 def query_tiles(wide: int, plain: bool, few: bool = False) -> tuple[int, int, int]:
-    """Queries and keys of a block of the queries' own kernel, and warps, by registers and shared memory. plain: only a
-    causal mask. few: blocks of 128 queries leave half of the multiprocessors idle."""
+    """Queries and keys of a block of the queries' own kernel, and warps, by registers and shared memory."""
     if few:
         return 64, 64 if plain or wide <= 128 else 32, 4
     return 128, (128 if plain else 64) if wide <= 64 else 64 if wide <= 128 else 32, 8

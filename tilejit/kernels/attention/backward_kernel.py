@@ -52,9 +52,7 @@ def held(x, BM: tl.constexpr, D: tl.constexpr):
 
 @tilejit.kernel
 def add_held(sums, units, x, block, BM: tl.constexpr, D: tl.constexpr):
-    """Add [BM, D], 64 or 128 rows, to a block of sums as `held`, nothing through shared memory. units: what rows are
-    multiplied by to become integers, whose sums are equal in any order; of those a warp adds 128 contiguous bytes at
-    once."""
+    """Add [BM, D], 64 or 128 rows, to a block of sums as `held`, nothing through shared memory."""
     if units is not None:
         x = float2int_rn(x * tl.load(units + block * BM + tl.arange(0, BM))[:, None])
         x = x.reshape([BM // 64, 4, 2, 8, 128 // BM, D * BM // 1024, 4, 2]).permute(5, 2, 7, 0, 4, 1, 3, 6)
@@ -442,8 +440,7 @@ def keys_of_queries(k_desc, v_desc, q, grad, log, delta, dq, start, stop, factor
 def query_kernel(q_desc, k_desc, v_desc, grad_desc, stats, dq_desc, queries, keys, factor, scale, heads, opts,
                  GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr, PAD: tl.constexpr, BM: tl.constexpr,
                  BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
-    """Gradients of BM queries of one head, in the order of the keys: equal bits every time. TAIL, SPLIT: as in
-    `attention_kernel`. PAD: queries of a block of stats. Programs (blocks of queries, heads, batches)."""
+    """Gradients of BM queries of one head, in the order of the keys."""
     begin = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM
     head, batch = tl.program_id(1), tl.program_id(2)
     at = place(batch, head, heads, queries, keys, opts.sequences)

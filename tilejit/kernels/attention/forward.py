@@ -96,8 +96,7 @@ def _result(q: ArrayInfo) -> Any:
 
 def _tiles(q: ArrayInfo, queries: int, keys: int, wide: int, wide_v: int, causal: bool, plain: bool, along: bool,
            most: int) -> tuple[int, int]:
-    """Queries and keys (`most` at most) of a block, by registers and shared memory; three warpgroups hide more of
-    narrow heads' softmax, four pad less. plain: only a causal mask; along: products read values as they lie."""
+    """Queries and keys (`most` at most) of a block, by registers and shared memory."""
     size = q.dtype.bytes
     if not along:
         most = min(most, max(32, int((EIGHT_ROOM - EIGHT_MORE - wide_v / 2) / (5 / 8 + wide_v / PASSED))))
@@ -139,8 +138,7 @@ def keys_of_tile(size: int, queries: int, keys: int, wide: int, wide_v: int, cau
 
 
 def _shared(lengths: Any, whole: int, chip: int, several: bool) -> Shares | None:
-    """Where it takes less time to divide blocks of queries behind `whole` other ones; lengths: blocks of keys of each.
-    several: a program takes more than one block, and shares of two of these then."""
+    """Where it takes less time to divide blocks of queries behind `whole` other ones."""
     over, length, found = len(lengths), int(max(lengths, default=0)), []
     for parts in range(2, min(PARTS, length) + 1):
         quota = tilejit.cdiv(length, parts)
@@ -180,9 +178,7 @@ def _dealt(heads: int, size: int, blocks: int, programs: int) -> tuple[int, floa
 
 
 class Call(NamedTuple):
-    """What launches follow from. plain: only a causal mask; alike: sequences have one length; eight: values in 8 bits
-    are turned; wide, wide_v: padded d and dv; size: bytes of an element, pair: of a key and its value; bm, bn: queries
-    and keys of a block."""
+    """What launches follow from."""
 
     case: Case
     infos: tuple[ArrayInfo | None, ...]

@@ -62,11 +62,7 @@ def along(x, FEW: tl.constexpr):
 @tilejit.kernel
 def step(q, k, v, acc, most, total, scale, query, n, columns, prefix, at, opts, MASKED: tl.constexpr,
          TURNED: tl.constexpr, FEW: tl.constexpr):
-    """Keys and values from the n-th on: the sums, the greatest score and the sum of weights of every row so far.
-
-    Scores are powers of two once they are scaled. MASKED: some keys are not seen; a row may see none. TURNED: values
-    are as `turn_kernel` makes them. FEW: scores are [keys, rows], and the sum of weights as well.
-    """
+    """Keys and values from the n-th on."""
     key = n + columns
     if MASKED:
         keep = seen(query, key, at, prefix, opts)
@@ -315,8 +311,7 @@ def sequence(batch, queries, keys, opts, BM: tl.constexpr, BN: tl.constexpr):
 @tilejit.kernel
 def share_kernel(shares, queries, keys, heads, batches, chip, opts, START: tl.constexpr, SHARE: tl.constexpr,
                  JOIN: tl.constexpr, PARTS: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """Writes `shares.table`: sequences with the most keys first, their blocks of queries divided by as many keys as
-    should take the least time. Programs (batches): each has a sequence (SIZE: a power of two, no fewer)."""
+    """Writes `shares.table`."""
     own, batch = tl.program_id(0), tl.arange(0, SIZE)
     some = batch < batches
     batch = tl.where(some, batch, 0)
@@ -380,8 +375,7 @@ def share_of(i, head, heads, opts):
 @tilejit.kernel
 def join_kernel(out_desc, lse, queries, keys, heads, batches, opts, RAISED: tl.constexpr, GROUP: tl.constexpr,
                 BM: tl.constexpr, DV: tl.constexpr):
-    """The results of blocks in shares, in the order of their keys. Programs (shared blocks, BM // 16), 16 rows each;
-    with a table (shares, heads), and a block's rows are those of its shares by turns."""
+    """The results of blocks in shares, in the order of their keys."""
     i, chunk, shares = tl.program_id(0), tl.program_id(1), opts.shares
     if shares.table is not None:
         at, number, _, _, first, parts = share_of(i, chunk, heads, opts)

@@ -6,9 +6,7 @@ import tilejit.language as tl
 
 @tilejit.kernel
 def copy_block(pair, tile):
-    """Block `tile`, R x C, of the matrices [rows, columns] of y = x. pair: x, y, rows, columns, and of each elements
-    from matrix to matrix (None: there is one), from line to line and along lines, then whether those are rows; R, C,
-    UNIT: elements that contiguous lines are multiples of."""
+    """Block `tile`, R x C, of the matrices [rows, columns] of y = x."""
     x, y, rows, columns, x_apart, x_pitch, x_step, y_apart, y_pitch, y_step, X_ROWS, Y_ROWS, R, C, UNIT = pair
     BYTES: tl.constexpr = UNIT * x.dtype.element_ty.primitive_bitwidth // 8
     x, y = tl.multiple_of(x, BYTES), tl.multiple_of(y, BYTES)

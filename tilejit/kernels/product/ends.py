@@ -73,8 +73,7 @@ def pass_on(p, at, acc, steps):
 
 @tilejit.kernel
 def handed(p, at, acc):
-    """Parts of a tile meet in memory in the order of K: each waits for the tile's flag, adds itself, moves the flag
-    on; the last goes on to END. p.end: descriptor of tiles of parts, those, flags (int32, zero), END and its tuple."""
+    """Parts of a tile meet in memory in the order of K."""
     _, parts, _, END, args = p.end
     steps = tl.cdiv(p.K, p.BK)
     shared = at.last - at.first < steps

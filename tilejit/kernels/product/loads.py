@@ -25,8 +25,7 @@ def block(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
 
 @tilejit.kernel
 def pieces(args, at, first, k, SIZE: tl.constexpr, BK: tl.constexpr):
-    """Of a matrix that TMA cannot read, or slowly, UNIT elements at a time; or of the place's of a stack. args: it,
-    elements from matrix to matrix (None: there is one), from line to line, lines, their elements, ROWS, UNIT."""
+    """Of a matrix that TMA cannot read, or slowly, UNIT elements at a time."""
     base, apart, pitch, lines, length, ROWS, UNIT = args
     BYTES: tl.constexpr = UNIT * base.dtype.element_ty.primitive_bitwidth // 8
     R: tl.constexpr = SIZE if ROWS else BK

@@ -14,11 +14,7 @@ _UNROLLED = tl.constexpr(32)
 @tilejit.kernel(do_not_specialize=("M",))
 def sum_parts_kernel(parts, out, end, M, N, down, across, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr,
                      PARTS: tl.constexpr, COLUMNS: tl.constexpr, ELEMENTS: tl.constexpr, WAYS: tl.constexpr):
-    """out = `ended` of the sum of PARTS parts, ELEMENTS elements of a tile.
-
-    parts: fp32 [BM, BN] for every tile (`tile_at`, GROUP); WAYS are read side by side. COLUMNS: 0, or it is the
-    transpose in memory, in blocks of so many columns, with a bias per row.
-    """
+    """out = `ended` of the sum of PARTS parts, ELEMENTS elements of a tile."""
     KIND: tl.constexpr = out.dtype.element_ty
     shares: tl.constexpr = BM * BN // ELEMENTS
     tile = tl.program_id(0) // shares
@@ -57,10 +53,7 @@ def sum_parts_kernel(parts, out, end, M, N, down, across, BM: tl.constexpr, BN: 
 
 @tilejit.kernel(do_not_specialize=("M",))
 def end_kernel(sums, e, M, sums_stride, out_stride, z_stride, z_apart, BM: tl.constexpr, BN: tl.constexpr):
-    """What `epilogues.fused` or `gated` do with a product's sums, for those in memory: fp32 [M, N], or gated: [M, 2 N].
-    e: `epilogues.Extras` of pointers.
-
-    All matrices are row-major, with the given strides of rows; z's second matrix starts z_apart behind its first."""
+    """What `epilogues.fused` or `gated` do with a product's sums, for those in memory."""
     tiles_n = tl.cdiv(e.N, BN)
     m = tl.program_id(0) // tiles_n * BM
     n = tl.program_id(0) % tiles_n * BN

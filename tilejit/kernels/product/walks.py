@@ -32,11 +32,7 @@ def whole(p, args):
 
 @tilejit.kernel
 def parts(p, args):
-    """One part of K of one tile, of as many as there are programs. args: PARTS, GROUP, BESIDE.
-
-    A part has every PARTS'th block of K, so that who reads the same starts together. BESIDE: parts of a tile are
-    side by side.
-    """
+    """One part of K of one tile, of as many as there are programs."""
     PARTS, GROUP, BESIDE = args
     tiles_m = tl.cdiv(p.M, p.BM)
     tiles_n = tl.cdiv(p.N, p.BN)
