@@ -6,11 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_shape import layouts
 
+import tilejit
+import tilejit.language as tl
 from tilejit.errors import CompilationError
 from tilejit.ir import numeric
 from tilejit.ir import types as T
 from tilejit.layout.linear import LinearLayout
 from tilejit.layout.named import blocked
+from tilejit.runtime import compile as line
 
 ALL = [t for t in T.DTYPES.values() if t != T.tf32]
 
@@ -182,3 +185,16 @@ def test_what_has_no_atomic(op, operands, attrs, words):
     k(op, k.args["x"], *(k.const(1, t) for t in operands), **{"sem": "relaxed", "scope": "gpu", **attrs})
     with pytest.raises(CompilationError, match=words):
         k.ptx()
+
+
+@tilejit.kernel(do_not_specialize=("M", "N"))
+def ragged_halves(x, out, M, N, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + at, tl.load(x + at).to(tl.bfloat16), (at // 64 < M) & (at % 64 < N))
+
+
+def test_a_kernel_has_one_text():
+    """Whatever the addresses are of the objects that stand for it."""
+    k = ragged_halves.compile("*fp32", "*bf16", "int32", "int32", B=512)
+    texts = {line.emit(line.schedule(line.tile_ir(k.kernel, k.args, k.options)))[0] for _ in range(16)}
+    assert len(texts) == 1 and texts.pop().count("or.pred") == 2

@@ -1,7 +1,7 @@
 """The tile IR: values, ops, blocks and functions, in SSA form with nested regions."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -247,14 +247,14 @@ def edge_at(op: Op, index: int) -> tuple[Op, Edge] | None:
     return (owner, _edge(owner, i)) if owner.define.carries and 0 <= i < len(owner.results) else None
 
 
-def reached(values: Iterable[Value], sources: Callable[[Value], Iterable[Value]]) -> set[Value]:
-    found, work = set(values), [*values]
+def reached(values: Iterable[Value], sources: Callable[[Value], Iterable[Value]]) -> KeysView[Value]:
+    found, work = dict.fromkeys(values), [*values]
     while work:
         for v in sources(work.pop()):
             if v not in found:
-                found.add(v)
+                found[v] = None
                 work.append(v)
-    return found
+    return found.keys()
 
 
 def needed(ops: Iterable[Op], among: Collection[Op]) -> set[Op]:

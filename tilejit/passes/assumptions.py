@@ -33,8 +33,8 @@ def _gains(op: Op, known: list[AxisInfo]) -> bool:
 
 
 def _addresses(fn: Function) -> set[Value]:
-    return reached([v for op in listed(fn.body) for v in op.operands if isinstance(v.type, Tile)
-                    and isinstance(v.type.elem, Ptr) or op.name in ("load", "store")], unloaded)
+    return {*reached([v for op in listed(fn.body) for v in op.operands if isinstance(v.type, Tile)
+                      and isinstance(v.type.elem, Ptr) or op.name in ("load", "store")], unloaded)}
 
 
 def unloaded(v: Value) -> list[Value]:

@@ -110,7 +110,7 @@ def _meets_twice(load: Op, table: dict[Value, list[tuple[Op, int]]]) -> bool:
 
 
 def _follow(values: list[Value], table: dict[Value, list[tuple[Op, int]]]) -> set[Value]:
-    return reached(values, lambda v: [r for op, _ in table.get(v, ()) if _goes_on(op) for r in op.results])
+    return {*reached(values, lambda v: [r for op, _ in table.get(v, ()) if _goes_on(op) for r in op.results])}
 
 
 def _goes_on(op: Op) -> bool:

@@ -105,7 +105,7 @@ def backward_slice(wanted: Mapping[Op, Sequence[Value]]) -> set[Value]:
             return [*found, *maker.operands, *[x for r in maker.regions for op in listed(r) for x in op.operands]]
         return controls(maker.parent) if isinstance(maker, Block) and maker.parent else []  # an induction variable
 
-    return reached([v for at, operands in wanted.items() for v in (*operands, *around(at))], sources)
+    return {*reached([v for at, operands in wanted.items() for v in (*operands, *around(at))], sources)}
 
 
 def slice_problem(fn: Function, needed: set[Value], what: str, tiles: bool = False) -> str:
