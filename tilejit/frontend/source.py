@@ -213,7 +213,7 @@ class KernelSource:
         raise KeyError(name)
 
     def normalised(self) -> str:
-        """Without decorators, docstring, comments and layout."""
+        """Without decorators, docstring, comments and layout, the same on every Python."""
         tree = parse(ast.unparse(self.tree)).body[0]
         assert isinstance(tree, ast.FunctionDef)
         tree.decorator_list = []
@@ -231,7 +231,9 @@ class KernelSource:
             digest.update(f"{len(text)}:{text}".encode())
 
         for source, captures in reached(self):
-            add(f"{source.file}:{source.line}:{source.normalised()}")
+            body = source.tree.body[ast.get_docstring(source.tree, False) is not None:]
+            add(f"{source.file}:{source.line}:{source.name}({ast.unparse(source.tree.args)})")
+            add("\n".join(map(ast.unparse, body)))
             for name, p in source.signature.parameters.items():
                 if is_constant(p.default):
                     add(f"{name}={constant_text(p.default)}")

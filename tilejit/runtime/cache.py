@@ -161,22 +161,23 @@ def write(key: dict[str, Any], entry: Cached) -> None:
     _written(base, len(body) + 4096)
 
 
-#: Folder -> bytes in it when it was last looked through, with those written since; and when that was.
-_sizes: dict[Path, tuple[int, float]] = {}
-#: Seconds after which others may have written much.
-_TRUSTED = 60.0
+#: Seconds after which processes may have missed one another's entries.
+_TRUSTED = 3600.0
 #: What part of the limit stays where it is exceeded: a full folder is not looked through again at the next entry.
 _KEPT = 0.9
 
 
 def _written(base: Path, size: int) -> None:
-    """Keep the folder below its limit after an entry of that size; it is looked through when it may be full, and now
-    and then."""
-    known, when = _sizes.get(base, (0, 0.0))
+    """Keep the folder below its limit after an entry of that size. A note says how much is in it, and when somebody
+    looked it through: that takes a second for 25,000 entries."""
+    try:
+        when, known = map(float, (note("size", "") or "").split())
+    except ValueError:
+        when, known = 0.0, 0.0
     known += size
-    if not when or time.monotonic() - when > _TRUSTED or known > knobs.current().cache_size:
-        known, when = _evict(base), time.monotonic()
-    _sizes[base] = known, when
+    if abs(time.time() - when) > _TRUSTED or known > knobs.current().cache_size:
+        when, known = time.time(), _evict(base)
+    take_note("size", "", f"{when} {known}")
 
 
 @lru_cache(maxsize=64)

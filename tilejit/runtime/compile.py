@@ -140,17 +140,20 @@ def compile_kernel(source: KernelSource, args: Mapping[str, Arg], options: Mappi
     if found is not None:
         return _from_disk(source, args, options, found, settings)
     key = cache_key(source, args, options)
+
+    def beside() -> None:
+        index.take(roots, facts, cache.key_text(key))
+        meanwhile()
+
     with contextlib.ExitStack() as turn:
         found = cache.read(key)
         if found is None:
             turn.enter_context(cache.turn(key))  # other processes may be about to compile the same
             found = cache.read(key)
-        if found is not None:
-            made = _from_disk(source, args, options, found, settings)
-        else:
-            made = _compiled(source, args, options, stages, key, settings, meanwhile)
+        if found is None:
+            return _compiled(source, args, options, stages, key, settings, beside)
     index.take(roots, facts, cache.key_text(key))
-    return made
+    return _from_disk(source, args, options, found, settings)
 
 
 def _from_disk(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any], found: cache.Cached,
@@ -341,7 +344,10 @@ def assemble(ptx: str, metadata: KernelMetadata, meanwhile: Callable[[], Any],
     driver assembles."""
     from tilejit.runtime.spills import assembled
 
-    return assembled(ptx, metadata, meanwhile) if ptxas.find_ptxas() else (ptx, None, None, None)
+    if ptxas.find_ptxas():
+        return assembled(ptx, metadata, meanwhile)
+    meanwhile()
+    return ptx, None, None, None
 
 
 def cache_key(source: KernelSource, args: Mapping[str, Arg], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -408,20 +414,21 @@ _NOT_COMPILER = ("compat", "emulator", "frameworks", "kernels", "tools", "testin
 def compiler_hash() -> str:
     """A hash of tilejit's own sources, kept in the cache folder for their sizes and times."""
     root = Path(__file__).resolve().parent.parent
-    files = sorted(_sources(root, ""))
+    files = sorted(_sources(str(root), ""))
     stamp = hashlib.sha256(repr((str(root), files)).encode()).hexdigest()
     found = cache.note("compiler", stamp)
     if found is None:
         digest = hashlib.sha256()
         for name, _, _ in files:
-            text = (root / name).read_bytes()
+            with open(f"{root}/{name}", "rb") as file:
+                text = file.read()
             digest.update(f"{name}:{len(text)}:".encode() + text)
         found = digest.hexdigest()[:16]
         cache.take_note("compiler", stamp, found)
     return found
 
 
-def _sources(folder: Path, prefix: str) -> Iterator[tuple[str, int, int]]:
+def _sources(folder: str, prefix: str) -> Iterator[tuple[str, int, int]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = prefix + entry.name
@@ -431,4 +438,4 @@ def _sources(folder: Path, prefix: str) -> Iterator[tuple[str, int, int]]:
                 s = entry.stat()
                 yield name, s.st_size, s.st_mtime_ns
             elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
-                yield from _sources(Path(entry.path), name + "/")
+                yield from _sources(entry.path, name + "/")
