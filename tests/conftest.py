@@ -24,6 +24,8 @@ from hypothesis import settings
 #: How long an example takes depends on what else the machine does, and on what ran before.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
+#: A process a core, whose products are small: threads of BLAS would only wait for one another. (numpy is not loaded yet.)
+os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 #: JAX would take three quarters of the GPU's free memory when it is first used, and other processes test there too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
@@ -52,6 +54,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What collecting has made stays: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5000, 10, 10)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
