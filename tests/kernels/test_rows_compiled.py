@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import tilejit
 from tilejit import kernels
-from tilejit.kernels.rows import norm_gradients
+from tilejit.kernels.rows import gates, norm_gradients, softmax
 from tilejit.runtime.launch import EvaluatorEntry, merged, of_length, spanned
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -96,6 +97,25 @@ def test_no_spills_in_gradients_of_norms(compiled, dtype, monkeypatch):
         norm_gradients.layernorm_gradient(x, x, w, w, 1e-5, 0.0, True, True)
         norm_gradients.add_layernorm_gradient(x, x, x, w, w, 1e-5, 0.0, True, True)
     assert compiled
+
+
+def test_no_spills_where_registers_are_scarce(compiled):
+    """fp64, whose elements have two; numbers that are loaded one by one, many a thread."""
+    def odd(*shape, dtype):
+        return np.zeros(prod(shape) + 1, dtype)[1:].reshape(shape)
+
+    x = np.zeros((2, 140000))          # more than the shared memory of eight CTAs
+    gates.glu_gradient(x, x, x, "gelu_tanh")
+    softmax.log_softmax_gradient(x, x)
+    norm_gradients.add_layernorm_gradient(x, x, x, x[0], x[0], 1e-5, 0.0, True, True)
+    kernels.argmax(np.zeros((20000, 16)))
+    kernels.cross_entropy_(np.zeros((20000, 16)), np.zeros(20000, np.int64), None, -100, 0.1, 0.1, 20.0)
+    kernels.cross_entropy(odd(20000, 16, dtype=F32), np.zeros(20000, np.int64), None, -100, 0.1, 0.1, 20.0)
+    x, w = np.zeros((500, 4, 16), BF16), odd(4, 16, dtype=BF16)
+    norm_gradients.add_rmsnorm_gradient(x, x, x, w, w, 1e-5, 1.0, True, True)
+    x, w = np.zeros((1, 4, 976), F32), odd(4, 976, dtype=F32)      # pieces with a register a thread
+    norm_gradients.layernorm_gradient(x, x, w, None, 1e-5, 0.0, True, False)
+    assert len(compiled) > 12
 
 
 def test_short_rows_are_folded_by_a_warp_each(compiled):

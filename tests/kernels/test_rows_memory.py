@@ -94,7 +94,7 @@ def test_quantisation_rounds_to_nearest():
 def test_adamw():
     """Two steps of tensors of different sizes in one launch each, and clipping, against float64 formulas."""
     shapes = [(5, 7), (5000,), (1,)]
-    params, grads, first, second = ([random(*s, seed=i) * (i < 2) for s in shapes] for i in range(4))
+    params, grads, first, second = ([random(*s, seed=i, dtype=np.float64) * (i < 2) for s in shapes] for i in range(4))
     p, m, v = ([x.astype(np.float64) for x in xs] for xs in (params, first, second))
     with tilejit.knobs(target="emulator"):
         for step in (1, 2):
@@ -103,7 +103,7 @@ def test_adamw():
                 m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.999 * v[i] + 0.001 * g.astype(np.float64) ** 2
                 p[i] = p[i] * 0.999 - 0.1 * m[i] / (1 - 0.9 ** step) / (np.sqrt(v[i] / (1 - 0.999 ** step)) + 1e-8)
         for found, want in zip(params, p):
-            np.testing.assert_allclose(found, want, atol=1e-5)
+            np.testing.assert_allclose(found, want, atol=1e-13)
         norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads))
         clipped, kept = ([g.copy() for g in grads] for _ in range(2))
         np.testing.assert_allclose(kernels.clip_grad_norm_(clipped, 1.0), norm, rtol=1e-6)

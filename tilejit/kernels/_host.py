@@ -30,13 +30,15 @@ class RowLaunch:
 
 @lru_cache(maxsize=1024)
 def row_launch(n: int, columns: int, widest: int = MAX_ROW, several: bool = True, size: int = 2,
-               together: int = 1) -> RowLaunch:
+               together: int = 1, share: int = 1) -> RowLaunch:
     """For n rows of so many columns. several: a program may have several rows; `size`: bytes of an element of all
-    rows; together: CTAs that go over a row block by block, at most."""
+    rows; together: CTAs that go over a row block by block, at most; share: see `share`."""
     block = max(16, tilejit.next_power_of_2(columns))
     if columns > widest or block * size > MOST_BYTES:
-        return RowLaunch((n,), 1, {"BLOCK": STREAM_BLOCK * together, "num_warps": 8, "num_ctas": together}, False)
-    many = min(LEAST // block, tilejit.next_power_of_2(max(1, n))) if several and block < LEAST else 1
+        options = {"BLOCK": STREAM_BLOCK * together // share, "num_warps": 8, "num_ctas": together}
+        return RowLaunch((n,), 1, options, False)
+    least = LEAST // share
+    many = min(least // block, tilejit.next_power_of_2(max(1, n))) if several and block < least else 1
     warps = 4 if block <= 4096 else 8 if block <= 16384 else 16
     if columns % 16 and block >= 32 * UNEVEN:
         many, warps = 1, min(warps, block // (32 * UNEVEN))

@@ -11,6 +11,7 @@ from tilejit.ir.report import Record
 from tilejit.ir.target import target_of
 from tilejit.ir.types import Tile, Type, elem_of
 from tilejit.passes.behind import NOTHING, behind
+from tilejit.passes.rows import ROOM
 from tilejit.passes.rules import const_of
 from tilejit.passes.totals import adds_up
 
@@ -102,7 +103,9 @@ class _Row:
                 here[source] = max(1, elem_of(op.result.type).bits // 8)
             for source, n in here.items():
                 sizes.setdefault(source, []).append(n)
-        if self.size * sum(n[0] for n in sizes.values() if len(n) > 1) > MOST_BYTES:
+        ctas = self.fn.attrs.get("num_ctas", 1)  # 1: as many as it takes
+        most = min(MOST_BYTES, ctas * ROOM) if ctas > 1 else MOST_BYTES
+        if self.size * sum(n[0] for n in sizes.values() if len(n) > 1) > most:
             raise _NotWhole(f"rows of {self.size} elements are more than is kept")
 
     def _loop(self, loop: Op) -> dict[Value, Value]:

@@ -1,4 +1,3 @@
-"""Sums over rows, and the second reduction of what persistent programs summed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,7 +6,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, operator
-from tilejit.kernels.rows.matrices import Matrix, matrix
+from tilejit.kernels.rows.matrices import Matrix, matrix, share
 from tilejit.kernels.rows.tiles import wide, wide_type
 
 #: The tile of a sum over rows; elements and the most rows of one of sums of programs.
@@ -70,7 +69,7 @@ def sum_columns(out: Any, x: Matrix, scaled: Matrix | None = None, stats: Any = 
     across = tilejit.cdiv(x.columns, SUM_COLUMNS)
     parts = max(1, min(2 * tilejit.multiprocessors(tilejit.array_info(x.array).device) // across,
                        tilejit.cdiv(x.n, 4 * SUM_ROWS)))
-    sizes = dict(ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS)
+    sizes = dict(ROWS=SUM_ROWS // share(x.array), COLUMNS=SUM_COLUMNS)
     target = out if parts == 1 else sums_like(x.array, (parts, x.columns))
     column_sum_kernel[(across, parts)](x.array, other, stats, target, x.n, x.columns, x.pitch, pitch,
                                        tilejit.cdiv(x.n, parts), **sizes)

@@ -1,4 +1,3 @@
-"""Cross-entropy of logits along rows: the loss, its gradient, or both in one pass in the logits' place."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +7,7 @@ import tilejit.language as tl
 from tilejit.kernels._host import RowLaunch
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.columns import sums_like
-from tilejit.kernels.rows.matrices import Matrix, elements, launch_of, matrix, result, vector
+from tilejit.kernels.rows.matrices import Matrix, elements, launch_of, matrix, number, result, share, vector
 from tilejit.kernels.rows.tiles import (
     element_tile,
     place,
@@ -44,7 +43,7 @@ def capped(x, at, cap, inside):
 def row_loss(lse, picked, weight_sum, value_sum, own, kept, columns, smoothing, z):
     loss = (lse - picked) * own
     if smoothing is not None:
-        loss = loss * (1.0 - smoothing) + (weight_sum * lse - value_sum) * (smoothing / columns)
+        loss = loss * (1.0 - smoothing) + (weight_sum * lse - value_sum) * (tl.full((), smoothing, lse.dtype) / columns)
     if z is not None:
         loss += z * lse * lse
     return tl.where(kept, loss, 0.0)
@@ -53,26 +52,26 @@ def row_loss(lse, picked, weight_sum, value_sum, own, kept, columns, smoothing, 
 @tilejit.kernel
 def slope(p, v, cols, t, w, weight_sum, lse, own, kept, factor, columns, smoothing, z, cap):
     most = own if smoothing is None else own * (1.0 - smoothing)
-    total = most if smoothing is None else most + weight_sum * (smoothing / columns)
+    total = most if smoothing is None else most + weight_sum * (tl.full((), smoothing, p.dtype) / columns)
     if z is not None:
         total += 2.0 * z * lse
     d = p * total - tl.where(cols == t.to(tl.int32), most, 0.0)
     if smoothing is not None:
-        d -= w * (smoothing / columns)
+        d -= w * (tl.full((), smoothing, p.dtype) / columns)
     if cap is not None:
         d -= d * (v * v) * (1.0 / (cap * cap))
     return tl.where(kept, d * factor, 0.0)
 
 
 @tilejit.kernel
-def target_of(target, row, inside, weight, ignore, columns):
+def target_of(target, row, inside, weight, ignore, columns, TYPE: tl.constexpr):
     t = tl.load(target + row, inside, other=0)
     t = tl.where(inside, t, tl.full((), ignore, t.dtype))
     kept = t != ignore
     valid = (t >= 0) & (t < columns)
-    own = tl.where(valid, 1.0, float("nan"))
+    own = tl.where(valid, 1.0, float("nan")).to(TYPE)
     if weight is not None:
-        own = own * tl.load(weight + t, inside & kept & valid, other=0.0).to(tl.float32)
+        own = own * tl.load(weight + t, inside & kept & valid, other=0.0).to(TYPE)
     return t, kept, own
 
 
@@ -86,7 +85,7 @@ def picked_of(x, t, kept, columns, cap):
 def cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n, columns, x_pitch, dx_pitch, ignore,
                          smoothing, z, cap, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     row, cols, inside = row_tile(n, columns, BLOCK, ROWS)
-    t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
+    t, kept, own = target_of(target, row, row < n, weight, ignore, columns, wide_type(x))
     v = capped(x, row * x_pitch + cols, cap, inside)
     picked = picked_of(x + row * x_pitch, t, kept, columns, cap)
     m = row_max(v, ROWS)
@@ -101,7 +100,7 @@ def cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, dx, n,
     if smoothing is not None:
         if weight is not None:
             weights = tl.load(weight_sum)
-            w = tl.load(weight + cols, cols < columns, other=0.0).to(tl.float32)
+            w = tl.load(weight + cols, cols < columns, other=0.0).to(v.dtype)
         values = row_sum(tl.where(inside, v * w, 0.0), ROWS)
     put_rows(loss, row_loss(logarithm, picked, weights, values, own, kept, columns, smoothing, z), row, n, ROWS)
     if lse is not None:
@@ -117,7 +116,7 @@ def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, d
                               ignore, smoothing, z, cap, BLOCK: tl.constexpr, ROWS: tl.constexpr, PER: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
-    t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
+    t, kept, own = target_of(target, row, row < n, weight, ignore, columns, wide_type(x))
     x += row * x_pitch
     picked = picked_of(x, t, kept, columns, cap)
     top = tl.full((BLOCK // PER, 1), -float("inf"), wide_type(x))
@@ -136,7 +135,7 @@ def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, d
         top = new
         if smoothing is not None:
             if weight is not None:
-                v = v * tl.load(weight + at, at < columns, other=0.0).to(tl.float32)
+                v = v * tl.load(weight + at, at < columns, other=0.0).to(v.dtype)
             values += tl.where(at < columns, v, 0.0)
     m = tl.max(tl.max(top, 1), 0)
     logarithm = m + tl.log(tl.sum(tl.sum(total * tl.exp(top - m), 1), 0))
@@ -151,7 +150,7 @@ def long_cross_entropy_kernel(x, target, weight, weight_sum, count, loss, lse, d
             v = capped(x, at, cap, at < columns)
             w = 1.0
             if smoothing is not None and weight is not None:
-                w = tl.load(weight + at, at < columns, other=0.0).to(tl.float32)
+                w = tl.load(weight + at, at < columns, other=0.0).to(v.dtype)
             d = slope(tl.exp(v - logarithm), v, at, t, w, weights, logarithm, own, kept, factor, columns, smoothing, z,
                       cap)
             put(dx + row * dx_pitch + at, d, at < columns)
@@ -162,7 +161,7 @@ def cross_entropy_gradient_kernel(grad, x, target, weight, weight_sum, count, ls
                                   ignore, smoothing, z, cap, EACH: tl.constexpr, BLOCK: tl.constexpr,
                                   ROWS: tl.constexpr, UNIT: tl.constexpr):
     row, cols, inside = element_tile(n, columns, BLOCK, ROWS, x_pitch, UNIT)
-    t, kept, own = target_of(target, row, row < n, weight, ignore, columns)
+    t, kept, own = target_of(target, row, row < n, weight, ignore, columns, wide_type(x))
     logarithm = tl.load(lse + row, row < n, other=0.0)
     factor = tl.load(grad + row, row < n, other=0.0) if EACH else tl.load(grad)
     if count is not None:
@@ -178,7 +177,7 @@ def cross_entropy_gradient_kernel(grad, x, target, weight, weight_sum, count, ls
         v = capped(x, place(row, x_pitch, cols, 1 if part else UNIT), cap, inside)
         w = 1.0
         if smoothing is not None and weight is not None:
-            w = tl.load(weight + cols, inside, other=0.0).to(tl.float32)
+            w = tl.load(weight + cols, inside, other=0.0).to(v.dtype)
         d = slope(tl.exp(v - logarithm), v, cols, t, w, weights, logarithm, own, kept, factor, columns, smoothing, z,
                   cap)
         put(dx + place(row, dx_pitch, cols, 1 if part else UNIT), d, inside)
@@ -194,7 +193,7 @@ def total_kernel(x, target, weight, over, out, count, n, columns, ignore, BLOCK:
         if out is not None:
             total += tl.load(x + at, at < n, other=0.0).to(total.dtype)
         if count is not None:
-            t, kept, own = target_of(target, at, at < n, weight, ignore, columns)
+            t, kept, own = target_of(target, at, at < n, weight, ignore, columns, wide_type(count))
             counted += tl.where(kept, own, 0.0)
     if count is not None:
         whole = tl.sum(counted, 0)
@@ -283,13 +282,13 @@ class Call:
                                       f"{tilejit.array_info(target).dtype} {list(target.shape)}")
         self.target = vector(what, target, self.x.n, "target")
         self.weight = vector(what, weight, self.x.columns, "weight")
-        self.numbers = int(ignore), float(smoothing) or None, float(z) or None, float(cap) or None
+        self.numbers = int(ignore), *[number(x, logits, 0.0) for x in (smoothing, z, cap)]
         self.ignore = int(ignore)
 
     def weight_sum(self) -> Any:
         if self.weight is None or self.numbers[1] is None:
             return None
-        out, columns = tilejit.empty_like(self.weight, (1,), tl.float32), self.x.columns
+        out, columns = sums_like(self.x.array, (1,)), self.x.columns
         total_of(columns, columns, out, self.weight)
         return out
 
@@ -300,20 +299,21 @@ class Call:
         x = self.x
         if not x.n:
             return
-        launch, size, even = launch_of(x, double=2048), tilejit.array_info(x.array).dtype.bytes, x.columns % 16 == 0
+        launch, size, even = launch_of(x, double=1024), tilejit.array_info(x.array).dtype.bytes, x.columns % 16 == 0
         # what smoothing, caps and weights need beside a row is in registers
         spare = even or dx is None and size < 8 and self.weight is None
         scarce = any(self.numbers[1:]) and x.columns > (131072 if spare else 8192)
         if not launch.whole or scarce or dx is None and even and x.columns > WHOLE:
             kernel = long_cross_entropy_kernel
-            options = {"BLOCK": BLOCK // 4 if size == 8 else BLOCK, "num_warps": 8, "PER": 16 // size if even else 1}
+            options = {"BLOCK": BLOCK // share(x.array), "num_warps": 8, "PER": 16 // size if even else 1}
             if dx is None and even and size == 2 and x.columns >= DIVIDED and tilejit.chip() != "sm_80":
                 options |= {"BLOCK": 2 * BLOCK, "num_warps": 4, "num_ctas": 2}
             launch = RowLaunch((x.n,), 1, options, False)
         else:
             kernel = cross_entropy_kernel
-            block, warp = launch.options["BLOCK"], WARP // 4 if size == 8 else WARP
-            if dx is None and (even or x.columns * size % 16 == 0 or size > 2 and block == WARP // 2):
+            block, warp = launch.options["BLOCK"], WARP // share(x.array)
+            single = tilejit.array_info(x.array).address % 16 and any(self.numbers[1:])  # elements one by one
+            if dx is None and not single and (even or x.columns * size % 16 == 0 or size > 2 and block == WARP // 2):
                 many = max(1, min(warp // block, tilejit.next_power_of_2(x.n)))
                 options = {"BLOCK": block, "num_warps": max(1, many * block // warp)}
                 launch = RowLaunch((tilejit.cdiv(x.n, many),), many, options, True)

@@ -1,4 +1,3 @@
-"""Divergences of distributions given by logarithms of probabilities, summed along rows."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,7 +5,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
-from tilejit.kernels.rows.matrices import elements, matrix, result, row_unit, same, vector
+from tilejit.kernels.rows.matrices import elements, matrix, number, result, row_unit, same, vector
 from tilejit.kernels.rows.sums import PROGRAMS
 from tilejit.kernels.rows.tiles import element_tile, place, put, row_ends, whole_units, wide, wide_type
 
@@ -111,12 +110,12 @@ def _launch(what: str, out: Any, x: Any, target: Any, kind: str, beta: float) ->
     unit = row_unit(m, t) if m.n >= PROGRAMS else 1
     block = min(COLUMNS, max(16, tilejit.next_power_of_2(m.columns // unit * unit)))
     rows = max(1, min(ELEMENTS // block, tilejit.next_power_of_2(m.n)))
-    divergence_kernel[(tilejit.cdiv(m.n, rows),)](m.array, t.array, out, m.n, m.columns, m.pitch, t.pitch, float(beta),
-                                                  KIND=kind, ROWS=rows, BLOCK=block, UNIT=unit)
+    divergence_kernel[(tilejit.cdiv(m.n, rows),)](m.array, t.array, out, m.n, m.columns, m.pitch, t.pitch,
+                                                  number(beta, x), KIND=kind, ROWS=rows, BLOCK=block, UNIT=unit)
 
 
 def _gradient(what: str, dx: Any, grad: Any, x: Any, target: Any, kind: str, beta: float) -> None:
     m, t, o = matrix(what, x), matrix(what, target, "target"), result(what, dx, "dx")
     _, grid, sizes = elements(m, t, o, flat=False)
     divergence_gradient_kernel[grid](vector(what, grad, m.n, "grad"), m.array, t.array, o.array, m.n, m.columns,
-                                     m.pitch, t.pitch, o.pitch, float(beta), KIND=kind, **sizes)
+                                     m.pitch, t.pitch, o.pitch, number(beta, x), KIND=kind, **sizes)

@@ -1,4 +1,3 @@
-"""Dropout whose mask is computed again, not kept: Philox numbers of a seed and the element's place."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,7 +5,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
-from tilejit.kernels.rows.matrices import contiguous
+from tilejit.kernels.rows.matrices import contiguous, number
 from tilejit.kernels.rows.tiles import put, wide
 
 BLOCK = 4096
@@ -43,5 +42,5 @@ def _launch(what: str, out: Any, x: Any, p: float, seed: int) -> None:
     n = 1
     for size in x.shape:
         n *= size
-    dropout_kernel[(tilejit.cdiv(n, BLOCK),)](x, out, n, seed, round(p * 2**32) - 2**31, 1.0 / (1.0 - p),
+    dropout_kernel[(tilejit.cdiv(n, BLOCK),)](x, out, n, seed, round(p * 2**32) - 2**31, number(1.0 / (1.0 - p), x),
                                               BLOCK=BLOCK)

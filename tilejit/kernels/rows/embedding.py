@@ -1,4 +1,3 @@
-"""Rows of a table by index, and the gradient of the table: by atomic additions, or one row after another."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +6,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.matrices import Matrix, contiguous, elements, matrix, result
-from tilejit.kernels.rows.tiles import element_tile, put, wide, wide_type
+from tilejit.kernels.rows.tiles import element_tile, put, scale_kernel, wide, wide_type
 
 
 @tilejit.kernel
@@ -50,12 +49,6 @@ def sum_runs_kernel(grad, indices, order, out, n, columns, count, ignore, grad_p
             put(out + i * columns + cols, total, cols < columns)
 
 
-@tilejit.kernel
-def round_kernel(x, out, n, columns, x_pitch, out_pitch, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
-    put(out + row * out_pitch + cols, tl.load(x + row * x_pitch + cols, inside, other=0.0), inside)
-
-
 @operator(out=lambda weight, indices: (weight, (*indices.shape, weight.shape[1]), None))
 def embedding(out, weight: Array, indices: Array, padding_index: int | None = None,
               deterministic: bool = False) -> None:
@@ -92,7 +85,7 @@ def embedding_gradient(dw, sums, grad: Array, weight: Array, indices: Array, pad
     _, grid, sizes = elements(g, flat=False)
     add_rows_kernel[grid](g.array, indices, sums, g.n, g.columns, o.n, ignore, g.pitch, **sizes)
     (s, o), grid, sizes = elements(Matrix(sums, o.n, o.columns, o.columns), o)
-    round_kernel[grid](s.array, o.array, s.n, s.columns, s.pitch, o.pitch, **sizes)
+    scale_kernel[grid](s.array, None, o.array, s.n, s.columns, s.pitch, o.pitch, **sizes)
 
 
 def _order(indices: Any) -> Any:

@@ -1,4 +1,3 @@
-"""Group normalisation: each group of channels of a sample is a row; a channel has a weight for all of its places."""
 from __future__ import annotations
 
 from math import prod
@@ -8,7 +7,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.columns import sum_columns, sums_like
-from tilejit.kernels.rows.matrices import Matrix, contiguous, launch_of, result, same, vector
+from tilejit.kernels.rows.matrices import Matrix, contiguous, launch_of, number, result, same, share, vector
 from tilejit.kernels.rows.norm_gradients import long_norm_gradient_kernel
 from tilejit.kernels.rows.norms import long_norm_kernel, norm_kernel
 from tilejit.kernels.rows.tiles import put, wide, wide_type
@@ -53,12 +52,12 @@ def group_norm(out, x: Array, groups: int, weight: Array | None = None, bias: Ar
     if not m.n * m.columns:
         return
     launch = launch_of(m)
-    args = m.array, weight, bias, o.array, m.columns, m.columns, m.columns, float(eps)
+    args = m.array, weight, bias, o.array, m.columns, m.columns, m.columns, number(eps, x)
     given: dict[str, Any] = dict(CENTRED=True, per=per, HEADS=groups, SPAN=places)
     if launch.whole:
         norm_kernel[launch.grid](*args, n=m.n, ROWS=launch.rows, **given, **launch.options)
     else:
-        long_norm_kernel[launch.grid](*args, **given, BLOCK=_block(x), num_warps=8)
+        long_norm_kernel[launch.grid](*args, **given, BLOCK=BLOCK // share(x), num_warps=8)
 
 
 @gradient(group_norm, "x", "weight", "bias")
@@ -77,10 +76,9 @@ def group_norm_gradient(dx, dw, db, grad: Array, x: Array, groups: int, weight: 
     stats = sums_like(x, (m.n, 2))
     pitch = m.columns
     long_norm_gradient_kernel[(m.n,)](
-        x, vector(what, weight, channels, "weight"), grad, None, dx, stats, pitch, pitch, pitch, 0, pitch, float(eps),
-        None,
-        per, CENTRED=True, HEADS=groups, SPAN=places,
-        BLOCK=min(_block(x), max(16, tilejit.next_power_of_2(pitch))), num_warps=8)
+        x, vector(what, weight, channels, "weight"), grad, None, dx, stats, pitch, pitch, pitch, 0, pitch,
+        number(eps, x), None, per, CENTRED=True, HEADS=groups, SPAN=places,
+        BLOCK=min(BLOCK // share(x), max(16, tilejit.next_power_of_2(pitch))), num_warps=8)
     if dw is None and db is None:
         return
     samples = m.n // groups
@@ -102,7 +100,3 @@ def _rows(what: str, x: Any, groups: int) -> tuple[Any, Matrix, int, int]:
     x, places = contiguous(x), prod(shape[2:])
     columns = shape[1] // groups * places
     return x, Matrix(x, shape[0] * groups, columns, columns), shape[1] // groups, places
-
-
-def _block(x: Any) -> int:
-    return BLOCK // 4 if tilejit.array_info(x).dtype == tl.float64 else BLOCK

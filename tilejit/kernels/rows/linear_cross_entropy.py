@@ -1,5 +1,3 @@
-"""Cross-entropy of a linear layer's results: logits of chunks of rows give way to their gradient, from which those
-of input and weight follow at once."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,17 +10,10 @@ from tilejit.kernels.matmul import matmul
 from tilejit.kernels.rows.columns import sums_like
 from tilejit.kernels.rows.cross_entropy import Call, total_of
 from tilejit.kernels.rows.matrices import contiguous, elements, matrix, result, vector
-from tilejit.kernels.rows.tiles import element_tile, put, wide
+from tilejit.kernels.rows.tiles import scale_kernel
 
 #: Rows of a chunk at least: fewer do not fill the chip.
 LEAST = 1024
-
-
-@tilejit.kernel
-def scale_kernel(x, factor, out, n, columns, x_pitch, out_pitch, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
-    v = wide(tl.load(x + row * x_pitch + cols, inside, other=0.0))
-    put(out + row * out_pitch + cols, v * tl.load(factor), inside)
 
 
 @operator(replay=False, loss=lambda x: (x, (), tl.float32), dx=lambda x, need_x: x if need_x else None,

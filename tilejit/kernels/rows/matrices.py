@@ -62,6 +62,16 @@ def same(what: str, x: Any, y: Any, name: str, other: str = "x") -> None:
         raise tilejit.LaunchError(f"{what}: {name} must have {other}'s shape {list(x.shape)}, found {list(y.shape)}")
 
 
+def number(x: float, like: Any, nothing: float | None = None) -> Any:
+    """As precise as an array (in launches only constants have more digits than fp32); None if it changes nothing."""
+    return None if x == nothing else float(x) if share(like) == 1 else tilejit.language.constexpr(float(x))
+
+
+def share(*arrays: Any) -> int:
+    """A program has a fourth of the elements in fp64: each has two registers, and functions of it have many steps."""
+    return 4 if tilejit.language.float64 in [tilejit.array_info(x).dtype for x in arrays] else 1
+
+
 def contiguous(x: Any) -> Any:
     if hasattr(x, "contiguous"):
         return x.contiguous()
@@ -86,7 +96,8 @@ def launch_of(*kept: Matrix, double: int = WIDEST) -> RowLaunch:
         widest = min(widest, IN_REGISTERS // sum(sizes))
     elif 0 < n < (most := tilejit.multiprocessors(tilejit.array_info(kept[0].array).device)):
         together = min(TOGETHER, tilejit.next_power_of_2(tilejit.cdiv(most, n)))
-    return row_launch(n, kept[0].columns, widest, size=sum(sizes), together=together)
+    return row_launch(n, kept[0].columns, widest, size=sum(sizes), together=together,
+                      share=4 if max(sizes) == 8 else 1)
 
 
 def elements(*matrices: Matrix, flat: bool = True,
@@ -101,8 +112,9 @@ def elements(*matrices: Matrix, flat: bool = True,
         return matrices, (0,), {"BLOCK": 16, "ROWS": 1, **({"UNIT": 1} if shifted else {})}
     unit = unit_of(*matrices) if shifted and columns > ELEMENTS // 2 else 1
     whole = columns // unit * unit
-    block = min(ELEMENTS, max(16, tilejit.next_power_of_2(whole)))
-    rows = min(ELEMENTS // block, tilejit.next_power_of_2(max(1, n))) if unit == 1 else 1
+    most = ELEMENTS // share(*[m.array for m in matrices])
+    block = min(most, max(16, tilejit.next_power_of_2(whole)))
+    rows = min(most // block, tilejit.next_power_of_2(max(1, n))) if unit == 1 else 1
     grid = tilejit.cdiv(n, rows) * tilejit.cdiv(whole, block)
     return matrices, (grid,), {"BLOCK": block, "ROWS": rows, **({"UNIT": unit} if shifted else {})}
 

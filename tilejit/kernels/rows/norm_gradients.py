@@ -1,4 +1,3 @@
-"""The gradients of norms: of the input row by row, of weights and biases in the same walk over the rows."""
 from __future__ import annotations
 
 from math import gcd
@@ -9,7 +8,7 @@ import tilejit.language as tl
 from tilejit.kernels._host import STREAM_BLOCK
 from tilejit.kernels._operator import Array, gradient, operator
 from tilejit.kernels.rows.columns import sum_columns, sum_parts, sums_like
-from tilejit.kernels.rows.matrices import Matrix, matrix, result, same, unit_of
+from tilejit.kernels.rows.matrices import Matrix, matrix, number, result, same, share, unit_of
 from tilejit.kernels.rows.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm, weight_at, weights
 from tilejit.kernels.rows.tiles import place, put, row_ends, row_sum, whole_units, wide, wide_type
 
@@ -29,19 +28,17 @@ def norm_gradient_kernel(x, weight, grad, more, out, dw, db, n, columns, x_pitch
                          eps, offset, per, CENTRED: tl.constexpr, HEADS: tl.constexpr, SPAN: tl.constexpr,
                          ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, EVERY: tl.constexpr,
                          UNIT: tl.constexpr, PARTS: tl.constexpr):
-    """Sums of grad * h and of grad, h the normalised row, go to dw and db [programs * PARTS, columns], or of several
-    heads to [programs * ROWS, columns]. UNIT > 1: rows begin between UNITs of elements (docs/modules.md)."""
+    """Sums for weights and biases go to dw and db [programs * PARTS (of heads: ROWS), columns] (docs/modules.md)."""
     program = tl.program_id(0)
+    given = (x, weight, grad, more, out, dw, db, n, columns, x_pitch, grad_pitch, more_pitch, out_pitch, eps, offset,
+             per, CENTRED, HEADS, SPAN, ROWS, BLOCK, STAGES)
     if PARTS == 1:
-        walk_rows(program * ROWS, n, tl.num_programs(0) * ROWS, program, x, weight, grad, more, out, dw, db, n, columns,
-                  x_pitch, grad_pitch, more_pitch, out_pitch, eps, offset, per, CENTRED, HEADS, SPAN, ROWS, BLOCK,
-                  STAGES, EVERY, UNIT)
+        walk_rows(program * ROWS, n, tl.num_programs(0) * ROWS, program, *given, EVERY, UNIT)
     else:
         for part in range(PARTS):
             first, stop = part_of(program, part, n, UNIT)
             to = program * PARTS + tl.minimum(part, first)  # that is part, but no sum of the step before in registers
-            walk_rows(first, stop, UNIT, to, x, weight, grad, more, out, dw, db, n, columns, x_pitch, grad_pitch,
-                      more_pitch, out_pitch, eps, offset, per, CENTRED, HEADS, SPAN, ROWS, BLOCK, STAGES, 0, UNIT)
+            walk_rows(first, stop, UNIT, to, *given, 0, UNIT)
 
 
 @tilejit.kernel
@@ -243,37 +240,34 @@ def weighted_at(grad, weight, offset, at, weights_at, inside):
     return weighted(g, None if weight is None else tl.load(weight + weights_at, inside, other=0.0), offset)
 
 
-def _asked(of: Any, asked: bool) -> Any:
-    return of if asked else None
+#: What gradients of norms make of weights and biases.
+MADE = {"dw": lambda weight, wants_weight: weight if wants_weight else None,
+        "db": lambda bias, wants_bias: bias if wants_bias else None}
 
 
 @gradient(rmsnorm, "x", "weight", "bias")
-@operator(dx=lambda x: x, dw=lambda weight, wants_weight: _asked(weight, wants_weight),
-          db=lambda bias, wants_bias: _asked(bias, wants_bias))
+@operator(dx=lambda x: x, **MADE)
 def rmsnorm_gradient(dx, dw, db, grad: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
                      offset: float, wants_weight: bool, wants_bias: bool) -> None:
     launch_gradient("rmsnorm_gradient", dx, dw, db, grad, x, weight, bias, eps, offset, False)
 
 
 @gradient(layernorm, "x", "weight", "bias")
-@operator(dx=lambda x: x, dw=lambda weight, wants_weight: _asked(weight, wants_weight),
-          db=lambda bias, wants_bias: _asked(bias, wants_bias))
+@operator(dx=lambda x: x, **MADE)
 def layernorm_gradient(dx, dw, db, grad: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
                        offset: float, wants_weight: bool, wants_bias: bool) -> None:
     launch_gradient("layernorm_gradient", dx, dw, db, grad, x, weight, bias, eps, offset, True)
 
 
 @gradient(add_rmsnorm, ("x", "residual"), "weight", "bias")
-@operator(dx=lambda total: total, dw=lambda weight, wants_weight: _asked(weight, wants_weight),
-          db=lambda bias, wants_bias: _asked(bias, wants_bias))
+@operator(dx=lambda total: total, **MADE)
 def add_rmsnorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total: Array, weight: Array | None,
                          bias: Array | None, eps: float, offset: float, wants_weight: bool, wants_bias: bool) -> None:
     launch_gradient("add_rmsnorm_gradient", dx, dw, db, grad_out, total, weight, bias, eps, offset, False, grad_total)
 
 
 @gradient(add_layernorm, ("x", "residual"), "weight", "bias")
-@operator(dx=lambda total: total, dw=lambda weight, wants_weight: _asked(weight, wants_weight),
-          db=lambda bias, wants_bias: _asked(bias, wants_bias))
+@operator(dx=lambda total: total, **MADE)
 def add_layernorm_gradient(dx, dw, db, grad_out: Array, grad_total: Array, total: Array, weight: Array | None,
                            bias: Array | None, eps: float, offset: float, wants_weight: bool, wants_bias: bool) -> None:
     launch_gradient("add_layernorm_gradient", dx, dw, db, grad_out, total, weight, bias, eps, offset, True, grad_total)
@@ -294,19 +288,20 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
     pitches = m.pitch, g.pitch, p.pitch, o.pitch
     constants = dict(CENTRED=centred, HEADS=heads, SPAN=1)
     if m.columns <= cta_of(m) * (1 if tilejit.chip() == "sm_80" else CTAS):
-        programs, rows, options = walk(heads, centred, o, m, g, *(() if more is None else (p,)))
-        held = rows if heads > 1 else options["PARTS"]
-        parts = [None if out is None else sums_like(m.array, (programs * held, m.columns)) for out in (dw, db)]
+        odd = heads > 1 and tilejit.array_info(bias if weight is None else weight).address % 16 > 0
+        programs, rows, options = walk(heads, odd, centred, o, m, g, *(() if more is None else (p,)))
+        count = programs * (rows if heads > 1 else options["PARTS"])
+        parts = [None if out is None else sums_like(m.array, (count, m.columns)) for out in (dw, db)]
         norm_gradient_kernel[(programs,)](m.array, weight, g.array, p.array, o.array, *parts, m.n, m.columns, *pitches,
-                                          float(eps), offset or None, m.columns, **constants, **options)
+                                          number(eps, x), number(offset, x, 0.0), m.columns, **constants, **options)
         if sums := [(part, out) for part, out in zip(parts, (dw, db)) if out is not None]:
-            sum_parts(sums, programs * held // heads, heads * m.columns)
+            sum_parts(sums, count // heads, heads * m.columns)
         return
     scarce = more is not None and tilejit.array_info(m.array).dtype.bytes == 4
     found = sums_like(m.array, (m.n, 2))
     long_norm_gradient_kernel[(m.n,)](m.array, weight, g.array, p.array, o.array, found, m.columns, *pitches,
-                                      float(eps), offset or None, m.columns, **constants,
-                                      BLOCK=STREAM_BLOCK,
+                                      number(eps, x), number(offset, x, 0.0), m.columns, **constants,
+                                      BLOCK=STREAM_BLOCK // share(x),
                                       num_warps=16 if m.columns % 16 or scarce else 8)
     if heads > 1 and (dw is not None or db is not None):
         raise tilejit.LaunchError(f"{what}: heads of {m.columns} columns have no gradient of their weights")
@@ -318,27 +313,28 @@ def launch_gradient(what: str, dx: Array, dw: Array | None, db: Array | None, gr
 
 def cta_of(m: Matrix) -> int:
     size = tilejit.array_info(m.array).dtype.bytes
-    return CTA // (4 if size == 8 else 2 if size == 4 and m.columns % 16 else 1)
+    return CTA // share(m.array) // (2 if size == 4 and m.columns % 16 else 1)
 
 
-def walk(heads: int, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
+def walk(heads: int, odd: bool, centred: bool, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
     """How many programs (a number with which rows keep their heads), rows at a time, options."""
     m = inputs[0]
     most = CTAS * CTA // (1 + (centred and len(inputs) > 2))
     apart = heads == 1 and LEAST // 2 < m.columns <= most and tilejit.chip() != "sm_80"
     unit = unit_of(out, *inputs) if apart and not any([_address(x) % 16 for x in (out, *inputs)]) else 1
-    programs, rows, options = _walk(heads, centred, unit, out, *inputs)
+    programs, rows, options = _walk(heads, odd, centred, unit, out, *inputs)
     rest = programs % (unit // gcd(unit, m.pitch)) if programs < m.n else 0
     if 16 * rest > programs:
         return programs, rows, {**options, "PARTS": tilejit.cdiv(unit, programs) + 1}
     return programs - rest, rows, options
 
 
-def _walk(heads: int, centred: bool, unit: int, out: Matrix, *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
+def _walk(heads: int, odd: bool, centred: bool, unit: int, out: Matrix,
+          *inputs: Matrix) -> tuple[int, int, dict[str, Any]]:
     m, infos = inputs[0], [tilejit.array_info(x.array) for x in inputs]
     block = max(16, tilejit.next_power_of_2(m.columns // unit * unit))
     rows = max(1, min(LEAST // block, tilejit.next_power_of_2(m.n))) if unit == 1 else 1
-    uneven = unit == 1 and (m.columns % 16 > 0 or any([_address(x) % 16 for x in inputs]))
+    uneven = unit == 1 and (odd or m.columns % 16 > 0 or any([_address(x) % 16 for x in inputs]))
     short = infos[0].dtype.bytes == 2
     shifted = unit > 1 and short
     third = centred and len(inputs) > 2  # registers are scarce, as for ends, or elements, beside all else
@@ -349,7 +345,7 @@ def _walk(heads: int, centred: bool, unit: int, out: Matrix, *inputs: Matrix) ->
     if not shifted and (centred or size == cta or uneven):
         warp *= 2
     warps = max(4 if uneven else 2, size // warp)
-    resident = min(cta // size, REGISTERS // (32 * warps * (LEAST_REGISTERS[uneven] + 16 * (uneven and third))))
+    resident = min(cta // size, REGISTERS // (32 * warps * (LEAST_REGISTERS[uneven] + 16 * (uneven and third or odd))))
     programs = tilejit.clusters(ctas, infos[0].device) * resident
     whole = heads // gcd(heads, rows)
     programs = tilejit.cdiv(max(1, min(programs, tilejit.cdiv(m.n, rows))), whole) * whole

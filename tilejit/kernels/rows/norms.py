@@ -1,4 +1,3 @@
-"""Normalisation along rows: rmsnorm and layernorm, with a residual in and out, weights of a head or an offset."""
 from __future__ import annotations
 
 from typing import Any
@@ -6,7 +5,7 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, operator
-from tilejit.kernels.rows.matrices import Matrix, contiguous, launch_of, matrix, result, same
+from tilejit.kernels.rows.matrices import Matrix, contiguous, launch_of, matrix, number, result, same
 from tilejit.kernels.rows.tiles import put, row_sum, row_tile, wide, wide_type
 
 
@@ -123,9 +122,9 @@ def launch_norm(what: str, x: Array, weight: Array | None, bias: Array | None, o
     if not m.n * m.columns:
         return
     launch = launch_of(m, r) if residual is not None else launch_of(m)
-    args = m.array, weight, bias, o.array, m.columns, m.pitch, o.pitch, float(eps)
-    given = dict(CENTRED=centred, offset=offset or None, residual=r.array, total=t.array, residual_pitch=r.pitch,
-                 total_pitch=t.pitch, per=m.columns, HEADS=heads)
+    args = m.array, weight, bias, o.array, m.columns, m.pitch, o.pitch, number(eps, x)
+    given = dict(CENTRED=centred, offset=number(offset, x, 0.0), residual=r.array, total=t.array, per=m.columns,
+                 residual_pitch=r.pitch, total_pitch=t.pitch, HEADS=heads)
     if launch.whole:
         norm_kernel[launch.grid](*args, n=m.n, ROWS=launch.rows, **given, **launch.options)
     else:

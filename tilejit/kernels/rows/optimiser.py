@@ -1,5 +1,3 @@
-"""AdamW, and clipping by the norm of all gradients, over lists of tensors in one launch each, by tables of
-addresses, lengths and blocks."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +6,7 @@ import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, operator
 from tilejit.kernels.rows.matrices import is_contiguous
-from tilejit.kernels.rows.tiles import put
+from tilejit.kernels.rows.tiles import put, wide
 
 #: Elements of a program's block, and programs that the sums of squares are of.
 BLOCK, PARTS, WARPS = 2048, 1024, 8
@@ -21,26 +19,26 @@ def tensor_at(table, index, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @tilejit.kernel
-def adamw_block(param, grad, first, second, inside, by, rate, beta1, beta2, eps, decay, correction1, correction2):
-    p = tl.load(param, inside).to(tl.float32)
-    g = tl.load(grad, inside).to(tl.float32)
-    m = tl.load(first, inside).to(tl.float32)
-    v = tl.load(second, inside).to(tl.float32)
+def adamw_block(param, grad, first, second, inside, by, keep, rate, new1, beta2, new2, correction, eps):
+    p = wide(tl.load(param, inside))
+    g = tl.load(grad, inside).to(p.dtype)
+    m = tl.load(first, inside).to(p.dtype)
+    v = tl.load(second, inside).to(p.dtype)
     if by is not None:
         g = g * by
-    m = m + (1.0 - beta1) * (g - m)
-    v = beta2 * v + (1.0 - beta2) * g * g
-    p = p * (1.0 - rate * decay)
-    p = p - rate / correction1 * m / (tl.sqrt(v / correction2) + eps)
+    m = m + new1.to(p.dtype) * (g - m)
+    v = beta2.to(p.dtype) * v + new2.to(p.dtype) * g * g
+    p = p * keep.to(p.dtype)
+    p = p - rate.to(p.dtype) * m / (tl.sqrt(v / correction.to(p.dtype)) + eps.to(p.dtype))
     put(param, p, inside)
     put(first, m, inside)
     put(second, v, inside)
 
 
 @tilejit.kernel
-def adamw_kernel(table, blocks, count, rate, beta1, beta2, eps, decay, correction1, correction2, factor,
-                 P: tl.constexpr, G: tl.constexpr, M: tl.constexpr, ALIGNED: tl.constexpr,
-                 BLOCK: tl.constexpr):
+def adamw_kernel(table, blocks, count, keep: tl.float64, rate: tl.float64, new1: tl.float64,  # type: ignore
+                 beta2: tl.float64, new2: tl.float64, correction: tl.float64, eps: tl.float64,  # type: ignore
+                 factor, P: tl.constexpr, G: tl.constexpr, M: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     tensor = tl.load(blocks + tl.program_id(0).to(tl.int64) * 2)
     start = tl.load(blocks + tl.program_id(0).to(tl.int64) * 2 + 1) * BLOCK
     param = tensor_at(table, tensor, P, ALIGNED) + start
@@ -51,11 +49,11 @@ def adamw_kernel(table, blocks, count, rate, beta1, beta2, eps, decay, correctio
     by = None if factor is None else tl.load(factor)
     at = tl.arange(0, BLOCK)
     if left >= BLOCK:  # without a mask, 16 bytes at a time
-        adamw_block(param + at, grad + at, first + at, second + at, None, by, rate, beta1, beta2, eps, decay,
-                    correction1, correction2)
+        adamw_block(param + at, grad + at, first + at, second + at, None, by, keep, rate, new1, beta2, new2,
+                    correction, eps)
     else:
-        adamw_block(param + at, grad + at, first + at, second + at, at < left, by, rate, beta1, beta2, eps, decay,
-                    correction1, correction2)
+        adamw_block(param + at, grad + at, first + at, second + at, at < left, by, keep, rate, new1, beta2,
+                    new2, correction, eps)
 
 
 @tilejit.kernel
@@ -105,9 +103,9 @@ def adamw_(params: list[Array], grads: list[Array], moments1: list[Array], momen
         raise tilejit.LaunchError(f"{what}: moments of one dtype expected, found {kinds[2]} and {kinds[3]}")
     table, blocks, programs, aligned = _table(lists)
     if programs:
-        adamw_kernel[(programs,)](table, blocks, len(params), float(lr), float(beta1), float(beta2), float(eps),
-                                  float(weight_decay), 1.0 - beta1 ** step, 1.0 - beta2 ** step, factor, P=kinds[0],
-                                  G=kinds[1], M=kinds[2], ALIGNED=aligned, BLOCK=BLOCK, num_warps=WARPS)
+        adamw_kernel[(programs,)](table, blocks, len(params), 1.0 - lr * weight_decay, lr / (1.0 - beta1 ** step),
+                                  1.0 - beta1, float(beta2), 1.0 - beta2, 1.0 - beta2 ** step, float(eps), factor,
+                                  P=kinds[0], G=kinds[1], M=kinds[2], ALIGNED=aligned, BLOCK=BLOCK, num_warps=WARPS)
 
 
 @operator(replay=False, norm=lambda grads: (grads[0], (1,), tl.float32), factor=lambda grads: (grads[0], (1,),

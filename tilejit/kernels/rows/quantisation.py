@@ -1,4 +1,3 @@
-"""Numbers in 8 bits with scales of a tensor, of its rows, or of 1 x 128 blocks; and back."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,12 +1,12 @@
-"""Softmax and its logarithm along rows, scaled and masked; and their gradients."""
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
-from tilejit.kernels.rows.matrices import Matrix, launch_of, matrix, result, same
+from tilejit.kernels.rows.matrices import Matrix, launch_of, matrix, number, result, same
 from tilejit.kernels.rows.tiles import put, row_max, row_sum, row_tile, wide, wide_type
 
 
@@ -65,13 +65,20 @@ def long_softmax_kernel(x, out, columns, x_pitch, out_pitch, BLOCK: tl.constexpr
 
 
 @tilejit.kernel
+def where_true(mask, at, inside, d):
+    return d if mask is None else tl.where(tl.load(mask + at, inside, other=False), d, 0.0)
+
+
+@tilejit.kernel
 def softmax_gradient_kernel(y, grad, out, columns, y_pitch, grad_pitch, out_pitch, scale, BLOCK: tl.constexpr,
-                            LOG: tl.constexpr, WHOLE: tl.constexpr, n=0, ROWS: tl.constexpr = 1):
+                            LOG: tl.constexpr, WHOLE: tl.constexpr, n=0, ROWS: tl.constexpr = 1, mask=None,
+                            mask_rows=1, mask_pitch=0):
     if WHOLE:
         row, cols, inside = row_tile(n, columns, BLOCK, ROWS)
         v = wide(tl.load(y + row * y_pitch + cols, inside, other=0.0))
         g = wide(tl.load(grad + row * grad_pitch + cols, inside, other=0.0))
         d = g - tl.exp(v) * row_sum(g, ROWS) if LOG else v * (g - row_sum(v * g, ROWS))
+        d = where_true(mask, row % mask_rows * mask_pitch + cols, inside, d)
         put(out + row * out_pitch + cols, d if scale is None else d * scale, inside)
     else:
         row = tl.program_id(0).to(tl.int64)
@@ -89,6 +96,7 @@ def softmax_gradient_kernel(y, grad, out, columns, y_pitch, grad_pitch, out_pitc
             v = wide(tl.load(y + at, at < columns, other=0.0))
             g = wide(tl.load(grad + at, at < columns, other=0.0))
             d = g - tl.exp(v) * s if LOG else v * (g - s)
+            d = where_true(mask, row % mask_rows * mask_pitch + at, at < columns, d)
             put(out + row * out_pitch + at, d if scale is None else d * scale, at < columns)
 
 
@@ -117,8 +125,9 @@ def softmax_gradient(dx, grad: Array, out: Array, scale: float = 1.0) -> None:
 
 @gradient(log_softmax, "x")
 @operator(dx=lambda out: out)
-def log_softmax_gradient(dx, grad: Array, out: Array, scale: float = 1.0) -> None:
-    _gradient("log_softmax_gradient", dx, grad, out, scale, True)
+def log_softmax_gradient(dx, grad: Array, out: Array, scale: float = 1.0, mask: Array | None = None) -> None:
+    """mask: of bools, where it is false there is none; others change nothing."""
+    _gradient("log_softmax_gradient", dx, grad, out, scale, True, mask)
 
 
 def _softmax(what: str, out: Array, x: Array, mask: Array | None, scale: float, log: bool) -> None:
@@ -128,21 +137,24 @@ def _softmax(what: str, out: Array, x: Array, mask: Array | None, scale: float, 
     r = Matrix(None, 1, 0, 0) if mask is None else repeated(what, mask, x)
     launch = launch_of(m) if mask is None else launch_of(m, r)
     args = m.array, o.array, m.columns, m.pitch, o.pitch
-    given = dict(mask=r.array, mask_rows=r.n, mask_pitch=r.pitch, scale=None if scale == 1.0 else float(scale), LOG=log)
+    given = dict(mask=r.array, mask_rows=r.n, mask_pitch=r.pitch, scale=number(scale, x, 1.0), LOG=log)
     if launch.whole:
         softmax_kernel[launch.grid](*args, n=m.n, ROWS=launch.rows, **given, **launch.options)
     else:
         long_softmax_kernel[launch.grid](*args, **given, **launch.options)
 
 
-def _gradient(what: str, dx: Array, grad: Array, y: Array, scale: float, log: bool) -> None:
+def _gradient(what: str, dx: Array, grad: Array, y: Array, scale: float, log: bool, mask: Any = None) -> None:
     same(what, y, grad, "grad", "out")
     m, g, o = matrix(what, y), matrix(what, grad), result(what, dx)
+    bools = mask is not None and tilejit.array_info(mask).dtype == tl.int1
+    r = repeated(what, mask, y) if bools else Matrix(None, 1, 0, 0)
     if m.n * m.columns:
         launch = launch_of(m, g)
         softmax_gradient_kernel[launch.grid](
-            m.array, g.array, o.array, m.columns, m.pitch, g.pitch, o.pitch, None if scale == 1.0 else float(scale),
-            LOG=log, WHOLE=launch.whole, n=m.n, ROWS=launch.rows, **launch.options)
+            m.array, g.array, o.array, m.columns, m.pitch, g.pitch, o.pitch, number(scale, y, 1.0),
+            LOG=log, WHOLE=launch.whole, n=m.n, ROWS=launch.rows, mask=r.array, mask_rows=r.n, mask_pitch=r.pitch,
+            **launch.options)
 
 
 def repeated(what: str, mask: Array, x: Array) -> Matrix:

@@ -1,4 +1,3 @@
-"""Sorting and the k greatest elements along rows, with their indices."""
 from __future__ import annotations
 
 from math import isqrt
@@ -213,15 +212,13 @@ def topk(values, indices, x: Array, k: int, largest: bool = True) -> None:
     groups = min(MOST_GROUPS, max(block, tilejit.next_power_of_2(isqrt(most * m.columns))))
     each = tilejit.next_power_of_2(tilejit.cdiv(m.columns, groups))
     if each >= 4 and most * each <= 2 * MOST_GROUPS:
-        rows = min(ROW_WARPS if max(groups, most * each) <= 2 * COLUMNS else 1, tilejit.next_power_of_2(m.n))
-        topk_groups_kernel[(tilejit.cdiv(m.n, rows),)](
-            m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest, NARROW=_narrow(m), K=most, EACH=each,
-            ROWS=rows, BLOCK=groups, num_warps=ROW_WARPS)
-        return
-    rows = max(1, min(ROW_WARPS * COLUMNS // block, tilejit.next_power_of_2(m.n)))
-    topk_kernel[(tilejit.cdiv(m.n, rows),)](m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest,
-                                            NARROW=_narrow(m), K=most, ROWS=rows, BLOCK=block, WHOLE=m.columns <= block,
-                                            num_warps=ROW_WARPS)
+        rows = min(ROW_WARPS if max(groups, most * each) <= 2 * COLUMNS else 1, tilejit.next_power_of_2(max(1, m.n)))
+        kernel, sizes = topk_groups_kernel, {"EACH": each, "BLOCK": groups}
+    else:
+        rows = max(1, min(ROW_WARPS * COLUMNS // block, tilejit.next_power_of_2(m.n)))
+        kernel, sizes = topk_kernel, {"BLOCK": block, "WHOLE": m.columns <= block}
+    kernel[(tilejit.cdiv(m.n, rows),)](m.array, values, indices, m.n, m.columns, m.pitch, k, LARGEST=largest,
+                                       NARROW=_narrow(m), K=most, ROWS=rows, num_warps=ROW_WARPS, **sizes)
 
 
 @gradient(sort, "x")

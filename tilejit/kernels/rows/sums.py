@@ -5,8 +5,8 @@ from typing import Any
 import tilejit
 import tilejit.language as tl
 from tilejit.kernels._operator import Array, gradient, operator
-from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, row_unit, vector
-from tilejit.kernels.rows.tiles import element_tile, place, put, row_ends, whole_units, wide
+from tilejit.kernels.rows.matrices import Matrix, elements, matrix, result, row_unit, share, vector
+from tilejit.kernels.rows.tiles import element_tile, place, put, row_ends, whole_units, wide, wide_type
 
 #: (elements, warps) of a program's blocks: a single warp where programs fill a GPU; of fewer programs more each.
 ALONE, TOGETHER, PROGRAMS = (1024, 1), (4096, 8), 4096
@@ -21,11 +21,7 @@ def summed(x):
 
 @tilejit.kernel
 def zeros_for(pointer, SHAPE: tl.constexpr):
-    if pointer.dtype.element_ty.is_floating():
-        if pointer.dtype.element_ty == tl.float64:
-            return tl.zeros(SHAPE, tl.float64)
-        return tl.zeros(SHAPE, tl.float32)
-    return tl.zeros(SHAPE, tl.int64)
+    return tl.zeros(SHAPE, wide_type(pointer) if pointer.dtype.element_ty.is_floating() else tl.int64)
 
 
 @tilejit.kernel
@@ -119,13 +115,12 @@ def _summed(x: Any) -> Any:
     return x, x.shape[:-1], dtype if dtype.is_floating() else tl.int64
 
 
-def _blocks(n: int, columns: int, sizes: tuple[int, int] | None = None,
-            unit: int = 1) -> tuple[tuple[int], dict[str, int]]:
-    wide = max(16, tilejit.next_power_of_2(columns // unit * unit))
-    elements, warps = sizes or (ALONE if wide <= ALONE[0] or n >= PROGRAMS else TOGETHER)
-    block = min(elements, wide)
-    rows = max(1, min(elements // block, tilejit.next_power_of_2(n)))
-    return (tilejit.cdiv(n, rows),), {"ROWS": rows, "BLOCK": block, "num_warps": warps}
+def _blocks(m: Matrix, sizes: tuple[int, int] | None = None, unit: int = 1) -> tuple[tuple[int], dict[str, int]]:
+    wide = max(16, tilejit.next_power_of_2(m.columns // unit * unit))
+    elements, warps = sizes or (ALONE if wide <= ALONE[0] or m.n >= PROGRAMS else TOGETHER)
+    block = min(most := elements // share(m.array), wide)
+    rows = max(1, min(most // block, tilejit.next_power_of_2(m.n)))
+    return (tilejit.cdiv(m.n, rows),), {"ROWS": rows, "BLOCK": block, "num_warps": warps}
 
 
 @operator(out=_summed)
@@ -147,7 +142,7 @@ def mean(out, x: Array) -> None:
 
 def _fold(m: Matrix, out: Any, mean: bool) -> None:
     unit = row_unit(m)
-    grid, sizes = _blocks(m.n, m.columns, unit=unit)
+    grid, sizes = _blocks(m, unit=unit)
     row_sum_kernel[grid](m.array, out, m.n, m.columns, m.pitch, MEAN=mean, UNIT=unit, **sizes)
 
 
@@ -174,7 +169,7 @@ def cumsum(out, x: Array, reverse: bool = False) -> None:
     """Running sums along the last dimension of x [.., columns], from its end if `reverse`; in fp32, rounded to x's
     dtype."""
     m, o = matrix("cumsum", x), result("cumsum", out)
-    grid, sizes = _blocks(m.n, m.columns, RUNNING)
+    grid, sizes = _blocks(m, RUNNING)
     running_sum_kernel[grid](m.array, o.array, m.n, m.columns, m.pitch, o.pitch, REVERSE=reverse, **sizes)
 
 
@@ -182,7 +177,7 @@ def cumsum(out, x: Array, reverse: bool = False) -> None:
 @operator(dx=lambda grad: grad)
 def cumsum_gradient(dx, grad: Array, reverse: bool) -> None:
     m, o = matrix("cumsum_gradient", grad), result("cumsum_gradient", dx, "dx")
-    grid, sizes = _blocks(m.n, m.columns, RUNNING)
+    grid, sizes = _blocks(m, RUNNING)
     running_sum_kernel[grid](m.array, o.array, m.n, m.columns, m.pitch, o.pitch, REVERSE=not reverse, **sizes)
 
 
@@ -196,5 +191,5 @@ def argmax(values, indices, x: Array) -> None:
     wide = min(TOGETHER[0], max(ALONE[0], tilejit.next_power_of_2(m.columns)))
     whole = m.pitch * tilejit.array_info(m.array).dtype.bytes % 16 == 0
     warps = wide // ALONE[0] if m.columns <= wide else TOGETHER[1]
-    grid, sizes = _blocks(m.n, m.columns, (wide, warps) if whole else None)
+    grid, sizes = _blocks(m, (wide, warps) if whole else None)
     argmax_kernel[grid](m.array, values, indices, m.n, m.columns, m.pitch, **sizes)

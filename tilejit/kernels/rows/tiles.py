@@ -78,6 +78,14 @@ def put(pointer, x, mask):
 
 
 @tilejit.kernel
+def scale_kernel(x, factor, out, n, columns, x_pitch, out_pitch, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """x times a number in memory, or as it is (None), in out's type."""
+    row, cols, inside = element_tile(n, columns, BLOCK, ROWS)
+    v = wide(tl.load(x + row * x_pitch + cols, inside, other=0.0))
+    put(out + row * out_pitch + cols, v if factor is None else v * tl.load(factor), inside)
+
+
+@tilejit.kernel
 def row_sum(x, ROWS: tl.constexpr):
     if ROWS == 1:
         return tl.sum(x, 0)
