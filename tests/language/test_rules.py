@@ -76,15 +76,18 @@ def wrong(HOW: tl.constexpr):
         tl.histogram(tl.full((8,), 1, tl.int8), 4)
     elif HOW == 8:
         min(1.0, float("nan"))
-    else:
+    elif HOW == 9:
         max(1.0, -0.0)
+    else:
+        tl.arange(0, None)
 
 
 @pytest.mark.parametrize("how, words", list(enumerate([
     "arange's range must be a power of 2", "Shape element 1 must be a power of 2",
     "program_id axis must be 0, 1, or 2 but got 20", "invalid axis -3", "invalid operands of type",
     "Cannot use % with int64 and uint64 because they have different signedness", "duplicate axes",
-    "histogram only supports 32-bit integer input", "NaN and -0.0 have no order", "NaN and -0.0 have no order"])))
+    "histogram only supports 32-bit integer input", "NaN and -0.0 have no order", "NaN and -0.0 have no order",
+    "arange's arguments must be of type tl.constexpr"])))
 def test_errors_have_the_words_of_triton(how, words):
     with pytest.raises(CompilationError, match=words):
         wrong.compile(how)

@@ -1,5 +1,4 @@
-"""Where divided warps meet again: immediate post-dominators (Cooper, Harvey and Kennedy, "A Simple, Fast Dominance
-Algorithm", reversed)."""
+"""Where divided warps meet again."""
 from __future__ import annotations
 
 

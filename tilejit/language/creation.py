@@ -29,6 +29,8 @@ def num_programs(axis: int, *, _b: KernelBuilder) -> tensor:
 def arange(start: int, end: int, *, _b: KernelBuilder) -> tensor:
     """The int32 tile [start, end); end - start is a power of two."""
     start, end = sem.constant(start, "arange's start"), sem.constant(end, "arange's end")
+    if not (isinstance(start, int) and isinstance(end, int)):
+        raise CompilationError(f"arange's arguments must be of type tl.constexpr, found {start!r}, {end!r}")
     if end <= start:
         raise CompilationError(f"arange: end {end} must be above start {start}")
     sem.as_shape((end - start,), "arange's range must be a power of 2")

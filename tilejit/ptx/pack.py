@@ -1,6 +1,4 @@
-"""Vector accesses: packing elements into 32-bit words and moving those to and from memory; accesses below 4 bytes move
-the element itself.
-"""
+"""Vector accesses; those below 4 bytes move the element itself."""
 from __future__ import annotations
 
 from tilejit.ir.types import DType, Ptr, Scalar, uint8, uint16
