@@ -57,6 +57,8 @@ CASES = {
             lambda: [randn(4, 80)[:, :40], randn(4, 40)]),
     "geglu": (lambda a, b: kernels.glu(a, b, "gelu_tanh"), lambda a, b: F.gelu(a, approximate="tanh") * b,
               lambda a, b: (kernels.glu, (a, b, "gelu_tanh")), lambda: [randn(4, 40), randn(4, 40)]),
+    "reglu": (lambda a, b: kernels.glu(a, b, "relu"), lambda a, b: F.relu(a) * b,
+              lambda a, b: (kernels.glu, (a, b, "relu")), lambda: [randn(4, 40), randn(4, 40)]),
     "relu_squared": (kernels.relu_squared, lambda x: F.relu(x) ** 2, lambda x: (kernels.relu_squared, (x,)),
                      lambda: [randn(4, 40)]),
     "group_norm": (lambda x, w, b: kernels.group_norm(x, 2, w, b), lambda x, w, b: F.group_norm(x, 2, w, b),

@@ -59,7 +59,7 @@ def glu_gradient_kernel(grad, gate, up, d_gate, d_up, n, columns, grad_pitch, ga
     g = wide(tl.load(grad + row * grad_pitch + cols, inside, other=0.0))
     y, d = activated(wide(tl.load(gate + row * gate_pitch + cols, inside, other=0.0)).to(g.dtype), ACTIVATION)
     if up is not None:
-        d = d * tl.load(up + row * up_pitch + cols, inside, other=0.0).to(d.dtype)
+        d = d * tl.load(up + row * up_pitch + cols, inside, other=0.0).to(g.dtype)
         put(d_up + row * d_up_pitch + cols, g * y, inside)
     put(d_gate + row * d_gate_pitch + cols, g * d, inside)
 
