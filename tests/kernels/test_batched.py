@@ -74,7 +74,7 @@ def test_few_columns_are_read_by_threads():
     """Of 8 columns, row-major, rows are a part of a line each."""
     def units(n):
         infos = (info("bfloat16", *x) for x in ((8, 591, 2064), (8, 2064, n), (n,), (8, 591, n)))
-        call = call_of("test", tuple(infos), None, 132, rank=3)
+        call = call_of("test", tuple(infos), None, 132, ranks=(3, 3))
         return shortest(batched._routes(call._replace(problem=replace(call.problem, batches=8)))).call.problem.units
 
     found = [units(n) for n in (8, 128)]

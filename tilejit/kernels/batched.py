@@ -43,7 +43,7 @@ def batched_matmul(a: Array, b: Array, bias: Array | None = None, activation: st
 @lru_cache(maxsize=1024)
 def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, multiprocessors: int, knobs: Any) -> Work:
     """Raises LaunchError for arrays that do not go together."""
-    call, work = call_of(_WHAT, infos, activation, multiprocessors, rank=3), Work(4)
+    call, work = call_of(_WHAT, infos, activation, multiprocessors, ranks=(3, 3)), Work(4)
     call = call._replace(a=_single(call.a), b=_single(call.b))
     batches = call.c.shape[0]
     for name, x in (("a", call.a), ("b", call.b)):

@@ -7,17 +7,16 @@ from typing import Any
 
 import tilejit
 import tilejit.language as tl
-from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
-from tilejit.kernels._operands import Matrix, check_operands, new, operand, result
+from tilejit.kernels._operands import Matrix, new
 from tilejit.kernels._operator import Array, DType, function
-from tilejit.kernels.chip import current
-from tilejit.kernels.copy import brought, k_first
-from tilejit.kernels.launches import Piece, multiply, stored
+from tilejit.kernels.copy import k_first
+from tilejit.kernels.launches import multiply, stored
 from tilejit.kernels.planning import choose
-from tilejit.kernels.problem import Call, End, facts
+from tilejit.kernels.problem import End, call_of
 from tilejit.kernels.product import loads, steps, walks
-from tilejit.kernels.scaled import promoted, scale_steps
+from tilejit.kernels.routes import reached
+from tilejit.kernels.scaled import promotion
 from tilejit.kernels.way import Way
 
 #: Rows of a group up to which a tile should hold twice as many: groups differ.
@@ -71,42 +70,29 @@ def flat(what: str, name: str, x: Matrix) -> Matrix:
 def _work(infos: tuple[Any, ...], what: str, masked: bool, expected: int | None, config: Way | None,
           multiprocessors: int, knobs: Any) -> Work:
     """Raises LaunchError for arrays that do not go together."""
-    a, b, sizes, out, scale_a, scale_b = infos
-    work, ma, mb = Work(6), operand(what, "a", a, 0, 2 + masked), operand(what, "b", b, 1, 3)
+    a, b, sizes, out, *scales = infos
+    call, work = call_of(what, (a, b, None, out), None, multiprocessors, ranks=(2 + masked, 3)), Work(6)
     if masked and a.shape[0] != b.shape[0]:
         raise tilejit.LaunchError(f"{what}: a has {a.shape[0]} groups, b {b.shape[0]}")
-    mc = result(what, out, (*a.shape[:-1], b.shape[2]), 3)
-    check_operands(what, ma, mb)
-    rows, (groups, _, n) = prod(a.shape[:-1]), mb.shape
+    rows, (groups, _, n) = prod(a.shape[:-1]), b.shape
     name, length = ("counts", groups) if masked else ("offsets", groups + 1)
     if sizes.dtype != tl.int32 or sizes.shape != (length,) or sizes.strides[0] != 1 and length > 1:
         raise tilejit.LaunchError(f"{what}: {name} must be int32 [{length}], found {sizes.dtype} {list(sizes.shape)}")
     if 0 in (rows, n, groups):
         return work
-    ma, mb = brought(work, (ma, True), (mb, k_first(mb, False)))
-    ma, mc = (flat(what, "a", ma), flat(what, "out", mc)) if masked else (ma, mc)
-    blocks = (scale_a, scale_b) != (None, None)
+    plain = scales == [None, None]
+    step = (steps.accumulate, steps.SUMS) if plain else promotion(what, call.a, call.b, tuple(scales))
     average = tilejit.cdiv(rows, groups) if expected is None else expected
-    problem = facts(ma, mb, mc, m=min(2 * average, max(average, FEW)), batches=groups, grouped=True,
-                    step="promote" if blocks else "accumulate")
-    chip = current(a.device, multiprocessors)
-    t = config or choose(problem, chip).way
+    call = reached(work, call, True, k_first(call.b, False), m=min(2 * average, max(average, FEW)), batches=groups,
+                   grouped=True, step="accumulate" if plain else "promote")
+    if masked:
+        call = call._replace(a=flat(what, "a", call.a), c=flat(what, "out", call.c))
+    t = config or choose(call.problem, call.chip).way
     high, wide = t.computed(t.m, t.n)
     tiles = (tilejit.cdiv(rows, high) + groups) * tilejit.cdiv(n, wide)  # at most
-    multiply(work, Call(ma, mb, mc, replace(problem, m=0), chip), t, programs=min(t.room(multiprocessors), tiles),
-             step=_promoted(what, masked, a, mb, scale_a, scale_b) if blocks else (steps.accumulate, steps.SUMS),
+    multiply(work, call._replace(problem=replace(call.problem, m=0)), t, step=step,
+             programs=min(t.room(multiprocessors), tiles),
              walk=(walks.groups, (At(2), groups, a.shape[1] if masked else None)),
-             a=(loads.group_rows, (ma.descriptor(high, t.step(problem.size)),)),
-             last=stored(End(), mc.ragged(high, wide)))
+             a=(loads.group_rows, (call.a.descriptor(high, t.step(call.problem.size)),)),
+             last=stored(End(), call.c.ragged(high, wide)))
     return work
-
-
-def _promoted(what: str, masked: bool, a: ArrayInfo, b: Matrix, *scales: ArrayInfo | None) -> Piece:
-    """The STEP for scales of blocks of a and b."""
-    if not a.dtype.is_fp8():
-        raise tilejit.LaunchError(f"{what}: scales of blocks are for fp8 operands, found {a.dtype}")
-    groups, k, n = b.shape
-    scale_a, scale_b = scale_steps(what, (scales[0], (*a.shape[:-1], k)), (scales[1], (groups, n, k)))
-    if masked and groups > 1 and scale_a.strides[0] != a.shape[1] * scale_a.strides[1]:
-        raise tilejit.LaunchError(f"{what}: scale_a must be a dense stack, found strides {list(scale_a.strides)}")
-    return promoted(prod(a.shape[:-1]), 4, scale_a.strides[-2:], 5, scale_b.strides)

@@ -56,5 +56,5 @@ def _work(infos: tuple[Any, ...], multiprocessors: int, knobs: Any) -> Work:
     (high, wide), bk = t.computed(t.m, t.n), t.step(p.size)
     multiply(work, Call(x.T, y, c, replace(p, k=0), chip), t, a=(loads.group_columns, (x.ragged(bk, high),)),
              b=(loads.group_columns, (y.ragged(bk, wide),)),
-             walk=(walks.inner_groups, (tl.constexpr(GROUP), At(2), groups, a.shape[1] if masked else None)))
+             walk=(walks.whole, (tl.constexpr(GROUP), At(2), groups, a.shape[1] if masked else None)))
     return work

@@ -45,7 +45,7 @@ def load(x: Matrix, rows: int, bk: int, eviction: str = "", threads: int = 0) ->
 
 def whole(group: int, batches: int | None = None) -> Piece:
     """Over all tiles of a result, or of so many of them, so many rows of tiles at a time."""
-    return walks.whole, (tl.constexpr(group), batches)
+    return walks.whole, (tl.constexpr(group), None, batches, None)
 
 
 def multiply(work: Work, call: Call, t: Way, *, programs: int = 0, walk: Piece = whole(GROUP), a: Piece | None = None,

@@ -84,11 +84,11 @@ def facts(a: Matrix, b: Matrix, c: Matrix, end: End = End(), **others: Any) -> P
 
 
 def call_of(what: str, infos: tuple[Any, ...], activation: str | None, multiprocessors: int, own: Any = None,
-            rank: int = 2, dtypes: tuple[str, ...] = DTYPES) -> Call:
+            ranks: tuple[int, int] = (2, 2), dtypes: tuple[str, ...] = DTYPES) -> Call:
     """Of arrays 0 and 1 of a call with bias 2, result 3, numbers that scale 4 and 5 (if there are so many) and, for an
     `own` END, arguments 6. Raises LaunchError for those that do not go together."""
     a, b, bias, c, *scales = infos
-    ma, mb = operand(what, "a", a, 0, rank), operand(what, "b", b, 1, rank)
+    ma, mb = operand(what, "a", a, 0, ranks[0]), operand(what, "b", b, 1, ranks[1])
     check_operands(what, ma, mb, dtypes)
     check_one_of(what, "activation", activation, ACTIVATIONS)
     check_dense(what, "bias", bias, mb.shape[-1])

@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilejit.kernels._calls import Work
 from tilejit.kernels._operands import Matrix
 from tilejit.kernels.chip import Chip
-from tilejit.kernels.copy import LINE, NEW, copy, made, pitched, time
+from tilejit.kernels.copy import LINE, NEW, brought, copy, made, pitched, time
 from tilejit.kernels.planning import Plan, brief
 from tilejit.kernels.problem import Call, Problem, facts
 from tilejit.kernels.way import Way
@@ -49,6 +49,12 @@ def routed(work: Work, call: Call, found: Route, launch: Callable[[Work, Call, W
     if c is not call.c:
         work.launches.append(copy((c, call.c)))
     return work
+
+
+def reached(work: Work, call: Call, a_rows: bool | None, b_rows: bool | None, **others: Any) -> Call:
+    """The call of what is `brought`, and of other facts."""
+    a, b = brought(work, (call.a, a_rows), (call.b, b_rows))
+    return call._replace(a=a, b=b, problem=facts(a, b, call.c, call.end, **others))
 
 
 def routes(call: Call, pick: Callable[[Problem], Plan], straight: bool, least: int) -> Iterator[Route]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import tilejit
@@ -10,12 +11,12 @@ from tilejit import ArrayInfo
 from tilejit.kernels._calls import At, Work, called
 from tilejit.kernels._operands import Matrix, new
 from tilejit.kernels._operator import Array, DType, function
-from tilejit.kernels.copy import brought
 from tilejit.kernels.launches import Piece, multiply
 from tilejit.kernels.planning import choose
-from tilejit.kernels.problem import call_of, facts
+from tilejit.kernels.problem import call_of
 from tilejit.kernels.product import steps
 from tilejit.kernels.product.steps import SCALE_BLOCK
+from tilejit.kernels.routes import reached
 from tilejit.kernels.way import Way
 
 _WHAT, _FP8 = "matmul_blockscaled", ("fp8e4nv", "fp8e5")
@@ -35,43 +36,37 @@ def matmul_blockscaled(a: Array, b: Array, scale_a: Array, scale_b: Array, out: 
     return out
 
 
-def scale_steps(what: str, *scales: tuple[ArrayInfo | None, tuple[int, ...]]) -> tuple[ArrayInfo, ...]:
-    """The scales of both operands, checked: one a row or one for `SCALE_BLOCK` of N, for as many of K."""
-    found = []
-    for i, (info, (*outer, k)) in enumerate(scales):
-        lines = outer[-1] if i == 0 else tilejit.cdiv(outer[-1], SCALE_BLOCK)
-        wanted = *outer[:-1], lines, tilejit.cdiv(k, SCALE_BLOCK)
-        if info is None or info.dtype != tl.float32 or info.shape != wanted:
+def promotion(what: str, a: Matrix, b: Matrix, scales: tuple[ArrayInfo | None, ...]) -> Piece:
+    """The STEP for scales of blocks, arrays 4 and 5 of a call, of operands or stacks of them: checked to be one a row
+    of a, or one for `SCALE_BLOCK` columns of b, for as many of K."""
+    if not a.dtype.is_fp8():
+        raise tilejit.LaunchError(f"{what}: scales of blocks are for fp8 operands, found {a.dtype}")
+    (*stack, k, n), found = b.shape, []
+    blocks, lines = tilejit.cdiv(k, SCALE_BLOCK), tilejit.cdiv(n, SCALE_BLOCK)
+    for name, info, shape in zip(("scale_a", "scale_b"), scales, ((*a.shape[:-1], blocks), (*stack, lines, blocks))):
+        if info is None or info.dtype != tl.float32 or info.shape != shape:
             there = "none" if info is None else f"{info.dtype} {list(info.shape)}"
-            raise tilejit.LaunchError(f"{what}: scale_{'ab'[i]} must be fp32 {list(wanted)}, found {there}")
-        found.append(info)
-    return tuple(found)
-
-
-def promoted(rows: int, row_scales: int, strides: tuple[int, ...], block_scales: int, block_strides: tuple[int, ...],
-             seen: At | None = None) -> Piece:
-    """The STEP for scales in arrays of a call, with strides: of so many rows, and of blocks. seen: what TMA sees of
-    those of rows."""
-    apart, down, across = block_strides if len(block_strides) == 3 else (0, *block_strides)
-    side_by_side = tl.constexpr(1) if strides[0] == 1 else strides[0]
-    return steps.promote, (seen, At(row_scales), rows, side_by_side, strides[1], At(block_scales), apart, down, across)
+            raise tilejit.LaunchError(f"{what}: {name} must be fp32 {list(shape)}, found {there}")
+        found.append(info.strides)
+    (*apart, down, across), of_blocks = found
+    if apart and a.shape[0] > 1 and apart[0] != a.shape[1] * down:
+        raise tilejit.LaunchError(f"{what}: scale_a must be a dense stack, found strides {[*apart, down, across]}")
+    side_by_side = tl.constexpr(1) if down == 1 else down
+    return steps.promote, (None, At(4), prod(a.shape[:-1]), side_by_side, across, At(5),
+                           *(0,) * (3 - len(of_blocks)), *of_blocks)
 
 
 @lru_cache(maxsize=1024)
 def _work(infos: tuple[Any, ...], config: Way | None, multiprocessors: int, knobs: Any) -> Work:
     """Raises LaunchError for arrays that do not go together."""
-    call, work, (scale_a, scale_b) = call_of(_WHAT, infos[:4], None, multiprocessors, dtypes=_FP8), Work(6), infos[4:]
-    (m, k), n = call.a.shape, call.b.shape[1]
-    scale_steps(_WHAT, (scale_a, (m, k)), (scale_b, (n, k)))
-    if 0 in (m, n):
+    call, work, scales = call_of(_WHAT, infos[:4], None, multiprocessors, dtypes=_FP8), Work(6), infos[4:]
+    step, (_, *numbers) = promotion(_WHAT, call.a, call.b, scales)
+    if 0 in call.c.shape:
         return work
-    a, b = brought(work, (call.a, True), (call.b, False))
-    call = call._replace(a=a, b=b, problem=facts(a, b, call.c, step="promote"))
-    t = config or choose(call.problem, call.chip).way
-    high, (down, across), view = t.computed(t.m, t.n)[0], scale_a.strides, None
-    if t.scales_come and down == 1 and k > 0:
-        shape = tilejit.cdiv(k, SCALE_BLOCK), m
-        view = Matrix(scale_a, at=4).seen(shape, (across, 1), (1, high))
-        view = view if view.descriptor is not None and view.descriptor.tma else None
-    multiply(work, call, t, step=promoted(m, 4, (down, across), 5, scale_b.strides, view))
+    call = reached(work, call, True, False, step="promote")
+    t, of_rows, seen = config or choose(call.problem, call.chip).way, Matrix(scales[0], at=4).T, None
+    if t.scales_come and of_rows.strides[1] == 1 and call.problem.k:
+        seen = of_rows.seen(of_rows.shape, of_rows.strides, (1, t.computed(t.m, t.n)[0]))
+        seen = seen if seen.descriptor and seen.descriptor.tma else None
+    multiply(work, call, t, step=(step, (seen, *numbers)))
     return work

@@ -8,10 +8,11 @@ import tilejit.language as tl
 from tilejit.kernels._calls import Work, called
 from tilejit.kernels._operands import new
 from tilejit.kernels._operator import Array, DType, function
-from tilejit.kernels.copy import brought, k_first
+from tilejit.kernels.copy import k_first
 from tilejit.kernels.launches import add
 from tilejit.kernels.planning import choose
-from tilejit.kernels.problem import End, call_of, facts
+from tilejit.kernels.problem import End, call_of
+from tilejit.kernels.routes import reached
 from tilejit.kernels.way import Way
 
 _WHAT = "matmul_streamk"
@@ -54,8 +55,7 @@ def _work(infos: tuple[Any, ...], activation: str | None, accumulate: bool, spli
         ctas = 1
     if 0 in (m, n):
         return work
-    a, b = brought(work, (call.a, k_first(call.a, True)), (call.b, k_first(call.b, False)))
-    call = call._replace(a=a, b=b, problem=facts(a, b, call.c, call.end))
+    call = reached(work, call, k_first(call.a, True), k_first(call.b, False))
     t = config or choose(call.problem, call.chip, split, ctas).way
     tiles = t.tiles(m, n)
     if t.stream > tiles or t.parts and t.stream < tiles:

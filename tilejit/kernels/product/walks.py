@@ -18,16 +18,31 @@ def tile_at(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 
 @tilejit.kernel
+def group_at(e, sizes, CAPACITY):
+    """First row of group e, and how many it has, of `sizes` as for `groups`."""
+    if CAPACITY is None:
+        start = tl.load(sizes + e)
+        rows = tl.load(sizes + e + 1) - start
+    else:
+        start = e * CAPACITY
+        rows = tl.load(sizes + e)
+    return start, rows
+
+
+@tilejit.kernel
 def whole(p, args):
-    """Or those of matrix after matrix. args: GROUP (of `tile_at`), how many matrices there are, or None."""
-    GROUP, batches = args
+    """Or those of matrix after matrix. args: GROUP (of `tile_at`); sizes as for `groups`, whose rows are K of each
+    matrix, or None; how many matrices there are, or None; CAPACITY."""
+    GROUP, sizes, batches, CAPACITY = args
     tiles_m = tl.cdiv(p.M, p.BM)
     tiles_n = tl.cdiv(p.N, p.BN)
     for t in tl.range(tl.program_id(0), tiles_m * tiles_n if batches is None else batches * tiles_m * tiles_n,
                       tl.num_programs(0)):
         batch = 0 if batches is None else t // (tiles_m * tiles_n)
+        start, rows = (0, None) if sizes is None else group_at(batch, sizes, CAPACITY)
         row, column = tile_at(t if batches is None else t % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP)
-        compute(p, Place(row * p.BM, column * p.BN, 0, tl.cdiv(p.K, p.BK), batch=batch))
+        compute(p, Place(row * p.BM, column * p.BN, 0, tl.cdiv(p.K if sizes is None else rows, p.BK), batch=batch,
+                         start=start, count=rows))
 
 
 @tilejit.kernel
@@ -66,31 +81,6 @@ def stream(p, args):
         k1 = tl.where(i < pieces, tl.minimum(end - tile * steps, steps), steps)
         row, column = tile_at(tile, tiles_m, tiles_n, GROUP)
         compute(p, Place(row * p.BM, column * p.BN, k0, k1, slot=tile))
-
-
-@tilejit.kernel
-def group_at(e, sizes, CAPACITY):
-    """First row of group e, and how many it has, of `sizes` as for `groups`."""
-    if CAPACITY is None:
-        start = tl.load(sizes + e)
-        rows = tl.load(sizes + e + 1) - start
-    else:
-        start = e * CAPACITY
-        rows = tl.load(sizes + e)
-    return start, rows
-
-
-@tilejit.kernel
-def inner_groups(p, args):
-    """Tiles of a stack, of which each matrix's K is a group's rows. args: GROUP (of `tile_at`), those of `groups`."""
-    GROUP, sizes, count, CAPACITY = args
-    tiles_m = tl.cdiv(p.M, p.BM)
-    tiles_n = tl.cdiv(p.N, p.BN)
-    tiles = tiles_m * tiles_n
-    for t in tl.range(tl.program_id(0), count * tiles, tl.num_programs(0)):
-        start, rows = group_at(t // tiles, sizes, CAPACITY)
-        row, column = tile_at(t % tiles, tiles_m, tiles_n, GROUP)
-        compute(p, Place(row * p.BM, column * p.BN, 0, tl.cdiv(rows, p.BK), batch=t // tiles, start=start, count=rows))
 
 
 @tilejit.kernel
