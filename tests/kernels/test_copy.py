@@ -118,7 +118,7 @@ def test_pieces(dtype, orders, m, n, k, piece, target):
     found = [r for r in matmul._routes(call) if any(r.call.problem.units)]
     with tilejit.knobs(target=target):
         for route in found[:2]:
-            work = matmul.routed(Work(7), call, route, matmul.add)
+            work = matmul.routed(Work(7), call, route)
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())
             assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
@@ -138,7 +138,7 @@ def test_a_short_k_is_read_straight(m, n, k, dtype, orders, target):
     found = [r for r in matmul._routes(call) if any(r.call.problem.units) and not any(r.copied)]
     with tilejit.knobs(target=target):
         for route in found:
-            work = matmul.routed(Work(7), call, route, matmul.add)
+            work = matmul.routed(Work(7), call, route)
             assert len(work.launches) == 1
             out.fill(np.nan)
             work.run(a, b, None, out, None, None, ())

@@ -205,7 +205,7 @@ def built(monkeypatch):
         b = info("bfloat16", *two, n, k)
         b = b._replace(shape=(*two, k, n), strides=(*b.strides[:-2], 1, k))
         (launch,) = fused._work((info("bfloat16", m, k), b, dense(), *extras), "gated_matmul" if gated else "fused_matmul",
-                                gated, "gelu", reduction, 132, None).launches
+                                "gelu", reduction, 132, None).launches
         return compiled(launch, {i + 3: f"*{x.dtype}" for i, x in enumerate(extras) if x is not None})
     return build
 
@@ -262,6 +262,6 @@ def test_pairs_need_a_chip_with_clusters(chip, multiprocessors, ctas):
     """Of one multiprocessor, or without clusters, programs are single CTAs. (Lines begin within L2's.)"""
     a, b, out = np.empty((4096, 1032), BF16), np.empty((2, 7168, 1032), BF16), np.empty((4096, 7168), BF16)
     with tilejit.knobs(arch=chip):
-        (launch,) = fused._work(known_of(a, b.transpose(0, 2, 1), out, *(None,) * 6), "gated_matmul", True, "silu", None,
+        (launch,) = fused._work(known_of(a, b.transpose(0, 2, 1), out, *(None,) * 6), "gated_matmul", "silu", None,
                                 multiprocessors, tilejit.active_knobs()).launches
     assert launch.kernel.given.get("num_ctas", 1) == ctas and launch.grid == (max(1, multiprocessors // ctas),)

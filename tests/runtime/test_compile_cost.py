@@ -100,7 +100,7 @@ def test_the_greatest_kernel() -> None:
               info(0, fp32, (m,), (1,), 0))
     with patch.object(fused, "choose", lambda *_, **__: (Way(128, 256, 8), 0.0)), patch.object(fused, "_apart", lambda *_: False):
         (launch,) = fused._work((info(0, bf16, (m, k), (k, 1), 0), info(0, bf16, (k, n), (1, k), 0), flat, *extras),
-                                "fused_matmul", False, "gelu", "max", 132, None).launches
+                                "fused_matmul", "gelu", "max", 132, None).launches
     types = {3: "*fp32", 4: "*fp32", 5: "*bf16", 6: "*bf16", 8: "*fp32"}
 
     def typed(x: Any) -> Any:

@@ -10,7 +10,6 @@ import tilejit
 from tilejit.kernels._calls import Work, called
 from tilejit.kernels._operands import Matrix, new
 from tilejit.kernels._operator import Array, DType, function
-from tilejit.kernels.launches import load, multiply, whole
 from tilejit.kernels.planning import BY_K, FOURS, LARGE, LONG, SHORT, SMALL, Plan, brief, choose, table, turned
 from tilejit.kernels.problem import Call, Problem, call_of
 from tilejit.kernels.routes import PIECE, Route, routed, routes, shortest, strewn
@@ -20,9 +19,6 @@ from tilejit.kernels.way import Way
 TILES = tuple(t for t in (*LARGE, *SMALL, *LONG, *FOURS, *BY_K)
               if not t.columns and (t.ctas == 1 or t.n not in (176, 208)))
 _BOTH = table(turned(TILES))
-#: Bytes of a batch's operands up to which L2 holds all of them; then two rows of tiles at a time: programs side by side
-#: share columns as well.
-IN_L2, FEW_ROWS = 8 * 2 ** 20, 2
 _WHAT = "batched_matmul"
 
 
@@ -52,20 +48,7 @@ def _work(infos: tuple[Any, ...], activation: str | None, tiles: Way | None, mul
     if 0 in call.c.shape:
         return work
     call = call._replace(problem=replace(call.problem, batches=batches))
-    return routed(work, call, shortest(_routes(call, tiles)), _launch)
-
-
-def _launch(work: Work, call: Call, t: Way) -> None:
-    p, units = call.problem, call.problem.units
-    blocks = tilejit.cdiv(p.k, t.step(p.size))
-    group = FEW_ROWS if (p.m + p.n) * p.k_bytes <= IN_L2 else t.group(*t.computed(p.m, p.n), blocks)
-    high, wide = t.computed(t.m, t.n)
-    # Programs of one CTA take longer if a launch begins while another ends; a tile that is hidden is best staged whole.
-    multiply(work, call, t, walk=whole(group, p.batches),
-             a=load(call.a, high, t.step(p.size), threads=units[0]),
-             b=load(call.b.T, wide, t.step(p.size), threads=units[1]),
-             num_stages=t.depth(call.c.dtype.bytes, copied=blocks * all(units)),
-             launch_pdl=t.ctas > 1 or t.alone, store_stages=None if t.alone else 1 if t.in_turn else 2)
+    return routed(work, call, shortest(_routes(call, tiles)))
 
 
 def _routes(call: Call, tiles: Way | None = None) -> Iterator[Route]:

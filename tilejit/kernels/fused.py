@@ -63,7 +63,7 @@ def fused_matmul(a: Array, b: Array, *, scale_a: Array | None = None, scale_b: A
     fit."""
     if residual is z is reduction is reduced is None and _simple(a, scale_a, scale_b, out, out_dtype):
         return matmul(a, b, bias, activation, out, out_dtype, scale_a=scale_a, scale_b=scale_b)
-    return _run("fused_matmul", False, a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
+    return _run("fused_matmul", a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
                 out_dtype)
 
 
@@ -85,7 +85,7 @@ def gated_matmul(a: Array, b: Array, *, scale_a: Array | None = None, scale_b: A
     a [M, K]; b [2, K, N]: the gate's matrix and the other, at any distance in memory, copied first unless K is
     contiguous. A merged weight [2 N, K] is `w.reshape(2, N, K).transpose(1, 2)`. scale_b: fp32 [1] or [2, N]; bias
     [2, N]; z [2, M, N] receives both products; all else as for `fused_matmul`."""
-    return _run("gated_matmul", True, a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
+    return _run("gated_matmul", a, b, (scale_a, scale_b, bias, residual, z, reduced), activation, reduction, out,
                 out_dtype)
 
 
@@ -93,13 +93,13 @@ def gated_matmul(a: Array, b: Array, *, scale_a: Array | None = None, scale_b: A
 def swiglu(a: Array, b: Array, *, scale_a: Array | None = None, scale_b: Array | None = None, bias: Array | None = None,
            residual: Array | None = None, z: Any = None, out: Any = None, out_dtype: DType | None = None) -> Any:
     """silu(a @ gate) * (a @ up) for b [K, 2 N] = [gate | up]; all else as for `gated_matmul`."""
-    return _run("swiglu", True, a, b, (scale_a, scale_b, bias, residual, z, None), "silu", None, out, out_dtype)
+    return _run("swiglu", a, b, (scale_a, scale_b, bias, residual, z, None), "silu", None, out, out_dtype)
 
 
-def _run(what: str, gated: bool, a: Any, b: Any, extras: tuple[Any, ...], activation: str | None,
-         reduction: str | None, out: Any, out_dtype: Any) -> Any:
+def _run(what: str, a: Any, b: Any, extras: tuple[Any, ...], activation: str | None, reduction: str | None, out: Any,
+         out_dtype: Any) -> Any:
     out = new(a, b, out_dtype, 2 if what == "swiglu" else 1) if out is None else out
-    called(_work, (a, b, out, *extras), what, gated, activation, reduction)
+    called(_work, (a, b, out, *extras), what, activation, reduction)
     return out
 
 
@@ -140,9 +140,9 @@ def _end(what: str, gated: bool, infos: tuple[Any, ...], shape: tuple[int, ...],
 
 
 @lru_cache(maxsize=1024)
-def _work(infos: tuple[Any, ...], what: str, gated: bool, activation: str | None, reduction: str | None,
-          multiprocessors: int, knobs: Any) -> Work:
-    a, b, out, *extras = infos
+def _work(infos: tuple[Any, ...], what: str, activation: str | None, reduction: str | None, multiprocessors: int,
+          knobs: Any) -> Work:
+    gated, (a, b, out, *extras) = what != "fused_matmul", infos
     work, chip = Work(9), current(a.device, multiprocessors)
     ma, mb = _operands(what, gated, work, a, b)
     m, n = shape = ma.shape[0], mb.shape[-1]

@@ -17,6 +17,9 @@ from tilejit.kernels.way import Way
 
 #: Rows of tiles of a group where K is divided.
 GROUP = 8
+#: Bytes of a batch's operands up to which L2 holds all of them; then two rows of tiles at a time: programs side by side
+#: share columns as well.
+IN_L2, FEW_ROWS = 8 * 2 ** 20, 2
 #: Pieces of 32 columns of a part that wait to be stored.
 STORE_STAGES = 8
 #: Numbers that a program that sums parts reads at once, at least and at most, and the least elements it makes of them.
@@ -75,12 +78,18 @@ def multiply(work: Work, call: Call, t: Way, *, programs: int = 0, walk: Piece =
 def add(work: Work, call: Call, t: Way, into: bool = False) -> None:
     """Add the launches of a way. into: the product is added to what the result holds."""
     a, b, c, p, chip, end = call
-    (high, wide), bk, programs = t.computed(t.m, t.n), t.step(p.size), t.launched(p.m, p.n, chip.multiprocessors)
-    group = GROUP if t.stream or t.k_ctas > 1 else t.group(*t.computed(p.m, p.n), tilejit.cdiv(p.k, bk))
-    depth = t.depth(c.dtype.bytes, copied=tilejit.cdiv(p.k, bk) * all(p.units))
-    options: dict[str, Any] = dict(num_stages=depth, launch_pdl=overlapping(p, t, programs, chip))
+    (high, wide), bk, stack = t.computed(t.m, t.n), t.step(p.size), len(c.shape) == 3
+    blocks, programs = tilejit.cdiv(p.k, bk), t.launched(p.m, p.n, chip.multiprocessors, p.batches)
+    group = GROUP if not stack and (t.stream or t.k_ctas > 1) else t.group(*t.computed(p.m, p.n), blocks)
+    options: dict[str, Any] = dict(num_stages=t.depth(c.dtype.bytes, copied=blocks * all(p.units)),
+                                   launch_pdl=overlapping(p, t, programs, chip))
     walk, last, left, evict = whole(group), None, 0, ["", ""]
-    if into or t.stream and not t.parts:
+    if stack:
+        # Programs of one CTA take longer if a launch begins while another ends; a tile that is hidden is best staged
+        # whole.
+        walk = whole(FEW_ROWS if (p.m + p.n) * p.k_bytes <= IN_L2 else group, p.batches)
+        options.update(launch_pdl=t.ctas > 1 or t.alone, store_stages=None if t.alone else 1 if t.in_turn else 2)
+    elif into or t.stream and not t.parts:
         walk, last = (walks.stream, (t.stream, tl.constexpr(group))), handed(work, t, c, end, into)
     elif t.parts:
         # Operands of parts leave L2 first: they are read once or twice, and parts that stay need not go to memory. But

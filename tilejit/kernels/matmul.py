@@ -10,7 +10,6 @@ from tilejit.kernels._calls import Work, known_of, place
 from tilejit.kernels._operands import new
 from tilejit.kernels._operator import Array, DType, function
 from tilejit.kernels.fp8 import check_recipe, narrowed
-from tilejit.kernels.launches import add
 from tilejit.kernels.planning import SHORT, brief, choose, described, likeliest
 from tilejit.kernels.problem import Call, call_of
 from tilejit.kernels.product.kernel import product_kernel
@@ -94,7 +93,7 @@ def _call(infos: tuple[Any, ...], activation: str | None, multiprocessors: int, 
 @lru_cache(maxsize=1024)
 def _work(*key: Any) -> Work:
     call = _call(*key)
-    return Work(_ARRAYS) if 0 in call.c.shape else routed(Work(_ARRAYS), call, shortest(_routes(call)), add)
+    return Work(_ARRAYS) if 0 in call.c.shape else routed(Work(_ARRAYS), call, shortest(_routes(call)))
 
 
 @lru_cache(maxsize=1024)
@@ -106,7 +105,7 @@ def _plans(*key: Any) -> dict[str, Work]:
     most = max(1, _TUNED // len(found))
     routes = [route._replace(plan=plan, ns=route.ns - route.plan.ns + plan.ns) for route in found
               for plan in likeliest(route.call.problem, call.chip, most)]
-    return {str(r): routed(Work(_ARRAYS), call, r, add) for r in sorted(routes, key=lambda r: r.ns)[:_TUNED]}
+    return {str(r): routed(Work(_ARRAYS), call, r) for r in sorted(routes, key=lambda r: r.ns)[:_TUNED]}
 
 
 def _routes(call: Call) -> Iterator[Route]:

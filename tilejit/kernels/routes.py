@@ -9,6 +9,7 @@ from tilejit.kernels._calls import Work
 from tilejit.kernels._operands import Matrix
 from tilejit.kernels.chip import Chip
 from tilejit.kernels.copy import LINE, NEW, brought, copy, made, pitched, time
+from tilejit.kernels.launches import add
 from tilejit.kernels.planning import Plan, brief
 from tilejit.kernels.problem import Call, Problem, facts
 from tilejit.kernels.way import Way
@@ -39,13 +40,13 @@ class Route(NamedTuple):
         return ", ".join([*self.told(), str(self.plan.way)])
 
 
-def routed(work: Work, call: Call, found: Route, launch: Callable[[Work, Call, Way], None]) -> Work:
+def routed(work: Work, call: Call, found: Route) -> Work:
     """Add copies, what launches the product, and a copy of its result."""
     a, b, c = (made(work, x) if x.at == NEW else x for x in found.call[:3])
     pairs = [(x, y) for x, y in ((call.a, a), (call.b, b)) if x is not y]
     if pairs:
         work.launches.append(copy(*pairs))
-    launch(work, found.call._replace(a=a, b=b, c=c), found.plan.way)
+    add(work, found.call._replace(a=a, b=b, c=c), found.plan.way)
     if c is not call.c:
         work.launches.append(copy((c, call.c)))
     return work
