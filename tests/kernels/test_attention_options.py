@@ -211,6 +211,30 @@ def test_gradients_of_sequences_of_several_lengths(monkeypatch: pytest.MonkeyPat
     assert len(grids) == 3 * listed
 
 
+def test_no_queries_and_odd_values() -> None:
+    none, k = random(0, 1, 64), random(5, 1, 64)
+    out = attention(none, k, k, True, cu_queries=np.zeros(2, np.int32), cu_keys=np.array([0, 5], np.int32))
+    assert out.shape == (0, 1, 64)
+    with pytest.raises(LaunchError, match="results of 60 elements need padded rows"):
+        attention(random(1, 9, 1, 64), random(1, 9, 1, 64), random(1, 9, 1, 64)[..., :60])
+
+
+def test_keys_that_are_not_used_get_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where sequences are one after another, too, and whatever memory has."""
+    from tilejit.kernels.attention.backward import gradients
+
+    made = tilejit.empty_like
+    monkeypatch.setattr(tilejit, "empty_like", lambda *args: (lambda x: x.fill(1) or x)(made(*args)))
+    of_q, of_k, used = np.array([0, 3, 4], np.int32), np.array([0, 70, 90], np.int32), np.array([9, 0], np.int32)
+    q, k, v, grad = random(4, 1, 64), random(90, 1, 64), random(90, 1, 64), random(4, 1, 64)
+    want = reference(q[None, :3], k[None, :9], v[None, :9], grad=grad[None, :3])
+    _, dk, dv, _ = gradients(grad, q, k, v, want[0][0].astype(BF16), np.concatenate([want[1][0], [[-np.inf]]], 1).astype(F32), None,
+                             Case(0.125, max_queries=3, max_keys=70), Extras(cu_queries=of_q, cu_keys=of_k, used=used))
+    for got, right in ((dk, want[3]), (dv, want[4])):
+        agree(got[:9], right[0], 1e-2)  # of results as they were rounded
+        assert not got[9:].astype(F32).any()
+
+
 @pytest.mark.parametrize("target", ["evaluator", "emulator"])
 @pytest.mark.parametrize("sizes, causal, parts", [((2, 1, 400, 8, 1, 64, 64), False, 4), ((1, 3, 200, 4, 2, 128, 128), True, 2),
                                                   ((1, 1, 200, 6, 2, 192, 128), False, 3)])

@@ -16,7 +16,18 @@ from tilejit.kernels.attention.backward_kernel import (
     row_kernel,
     sum_kernel,
 )
-from tilejit.kernels.attention.cases import WHAT, Case, Extras, blocks_of, check, factor, flat, options, split_of
+from tilejit.kernels.attention.cases import (
+    WHAT,
+    Case,
+    Extras,
+    blocks_of,
+    check,
+    factor,
+    flat,
+    options,
+    split_of,
+    width,
+)
 from tilejit.kernels.attention.forward import SEQUENCES, ragged_rows, sequences
 from tilejit.kernels.attention.forward_kernel import share_kernel
 from tilejit.kernels.attention.scores import Band, Options, Rows, Sequences
@@ -47,7 +58,7 @@ def apart(case: Case, wide: int, queries: int) -> bool:
 def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
     """Whether keys and values have a kernel each, for blocks of 128 keys where heads are wide: shared memory and
     registers have no room for both unless scores and masks are plain."""
-    return wide > 128 and _plain(case, extras) and not (case.high and group > 1)
+    return wide > 128 and _plain(case, extras) and not (wide > 192 and case.high and group > 1)
 
 
 @lru_cache(maxsize=64)
@@ -163,6 +174,12 @@ class Work(NamedTuple):
         return dict(GROUP=self.group, D=self.wide, DV=self.wide_v, num_warps=self.warps,
                     num_stages=2 if self.bm == 128 else None, products_ahead=self.alone or None)
 
+    def ways(self, chip: int) -> tuple[int, int, int]:
+        """See `shares_of`."""
+        if not self.blocks or self.packed:
+            return self.programs, 1, 1
+        return shares_of(self.programs, chip, self.blocks, self.group, 0.5 if self.case.high else 1.0)
+
     def masks(self, bn: int) -> dict[str, Any]:
         """Which blocks of so many keys are masked."""
         split = split_of(self.case, self.bm)
@@ -183,15 +200,20 @@ class Scratch(NamedTuple):
     shares: Shares | None
 
 
-def _work(sizes: tuple[int, ...], rows: int, packed: bool, case: Case, extras: Extras, opts: Options) -> Work:
+def _work(sizes: tuple[int, ...], rows: int, packed: bool, case: Case, extras: Extras, opts: Options, chip: int,
+          divisible: bool = False) -> Work:
+    """divisible: widths are powers of two, for warpgroups with parts of the columns, and for sums in memory."""
     batch, queries, keys, heads, kv_heads, d, dv = sizes
-    wide, wide_v = (64 if x <= 64 else 128 if x <= 128 else 256 for x in (d, dv))
+    wide, wide_v = (tilejit.next_power_of_2(width(x)) if divisible else width(x) for x in (d, dv))
     most, group = max(wide, wide_v), heads // kv_heads
     alone, together = divided(case, extras, most, group), not apart(case, most, queries)
     added = together and most <= 128 and not case.changes and extras.slopes is None and (
         most > 64 or not case.low and case.mask is None)
-    return Work(case, extras, opts, batch, queries, keys, heads, group, rows if packed else queries, wide, wide_v,
+    work = Work(case, extras, opts, batch, queries, keys, heads, group, rows if packed else queries, wide, wide_v,
                 *tiles_of(wide, wide_v, case, alone, added), packed, alone, together, added)
+    if 192 in (wide, wide_v) and (together or not alone or work.ways(chip)[1] > 1):
+        return _work(sizes, rows, packed, case, extras, opts, chip, True)
+    return work
 
 
 def _scratch(q: Any, info: ArrayInfo, work: Work) -> Scratch:
@@ -202,12 +224,10 @@ def _scratch(q: Any, info: ArrayInfo, work: Work) -> Scratch:
     def empty(wanted: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         return tilejit.empty_like(q, shape, dtype) if wanted else None
 
-    shares = None
-    if work.blocks and not work.packed:
-        ways = shares_of(work.programs, tilejit.multiprocessors(info.device), work.blocks, work.group,
-                         0.5 if work.case.high else 1.0)
+    shares, ways = None, work.ways(tilejit.multiprocessors(info.device))
+    if ways[1] > 1:
         size = (work.programs - ways[0]) * ways[1] * work.bn * (work.wide + work.wide_v)
-        shares = Shares(*ways, empty(True, (size,), fp32)) if ways[1] > 1 else None
+        shares = Shares(*ways, empty(True, (size,), fp32))
 
     return Scratch(
         empty(work.added, (work.heads, work.lines, 16), tilejit.language.bfloat16) if work.added else
@@ -247,13 +267,16 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     infos = infos_of(*flat(extras))
     sizes = check(iq, ik, iv, case, infos)
     _check_gradient(case, extras, iq)
-    work = _work(sizes, iq.shape[0], infos[3] is not None, case, extras, options(case, extras, infos))
+    work = _work(sizes, iq.shape[0], infos[3] is not None, case, extras, options(case, extras, infos),
+                 tilejit.multiprocessors(iq.device))
     dq, dk, dv = (tilejit.empty_like(x, i.shape) for x, i in ((q, iq), (k, ik), (v, iv)))
     scratch = _scratch(q, iq, work)
     desc = _blocks((q, k, v, grad), scratch.stats, work, work.bm, work.bn)
     of_dq = _rows_of(dq, work.packed)
     if work.blocks and work.batch:
-        _of_rows(desc, blocks_of(io, work.bm, work.wide_v).over(out), lse, lse_grad, work, scratch)
+        columns = tilejit.next_power_of_2(work.wide_v)  # rows are read into registers
+        rows = [blocks_of(i, work.bm, columns).over(x) for x, i in ((out, io), (grad, tilejit.array_info(grad)))]
+        _of_rows(desc, rows, lse, lse_grad, work, scratch)
     if work.steps and work.batch:
         _of_keys(desc, of_dq if work.together else None, dk, dv, work, scratch)
     if work.blocks and work.batch and scratch.done is None:
@@ -264,19 +287,19 @@ def gradients(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, lse_grad: A
     return dq, dk, dv, None if scratch.parts is None else column_sum(scratch.parts, extras.sinks)
 
 
-def _of_rows(desc: list[Any], out: Any, lse: Any, lse_grad: Any, work: Work, scratch: Scratch) -> None:
+def _of_rows(desc: list[Any], rows: list[Any], lse: Any, lse_grad: Any, work: Work, scratch: Scratch) -> None:
     """The numbers of rows that the other kernels need."""
     case = work.case
-    sizes = dict(GROUP=work.group, SPANS=work.spans, DV=work.wide_v, D=work.wide)
+    sizes = dict(GROUP=work.group, SPANS=work.spans, D=work.wide)
     if work.exact:
         bound_kernel[(work.spans, work.kv_heads, work.batch)](
             desc[1], desc[2], scratch.bounds, scratch.lost, work.total, work.keys, work.heads, work.opts.sequences,
-            BN=work.bn, num_warps=8, **sizes)
+            BN=work.bn, DV=work.wide_v, num_warps=8, **sizes)
     row_kernel[(work.blocks, work.heads, work.batch)](
-        out, desc[3], lse, lse_grad, scratch.stats, scratch.sums, scratch.units, scratch.bounds, scratch.done,
+        *rows, lse, lse_grad, scratch.stats, scratch.sums, scratch.units, scratch.bounds, scratch.done,
         work.extras.sinks, scratch.parts, work.total, work.keys, work.heads, work.lines,
         factor(case, work.extras), 1.0 / (1.0 - (case.dropout or 0.0)), work.opts.sequences, BM=work.bm,
-        ADDED=work.added, num_warps=4, launch_pdl=work.early, **sizes)
+        DV=tilejit.next_power_of_2(work.wide_v), ADDED=work.added, num_warps=4, launch_pdl=work.early, **sizes)
 
 
 def _of_keys(desc: list[Any], of_dq: Rows | None, dk: Any, dv: Any, work: Work, scratch: Scratch) -> None:

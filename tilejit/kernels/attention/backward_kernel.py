@@ -255,8 +255,11 @@ def queries_of_keys(q_desc, grad_desc, stats, sums, units, k, v, dk, dv, last, b
 def give_keys(desc, x, n, head, at, opts):
     x = x.to(desc.dtype)
     if opts.sequences.keys is not None:
-        length = at.first_key + at.keys
-        desc.store([_WRAP, length, _WRAP - at.keys + n, head, 0], x.reshape([1, 1, x.shape[0], 1, x.shape[1]]))
+        length, count = at.first_key + at.keys, at.keys
+        if opts.sequences.used is not None:  # keys that are not used get zeros
+            length = tl.load(opts.sequences.keys + at.batch + 1)
+            count = length - at.first_key
+        desc.store([_WRAP, length, _WRAP - count + n, head, 0], x.reshape([1, 1, x.shape[0], 1, x.shape[1]]))
     else:
         desc.store([at.row, n, head, 0], x.reshape([1, x.shape[0], 1, x.shape[1]]))
 

@@ -63,6 +63,9 @@ def forward(q: Any, k: Any, v: Any, case: Case, extras: Extras, out: Any = None,
     more = flat(extras)
     infos = infos_of(*more)
     if out is None:
+        if iv.shape[-1] % 8:
+            raise tilejit.LaunchError(f"{WHAT}: results of {iv.shape[-1]} elements need padded rows: give `out` a view "
+                                      "of rows of a multiple of 8 elements, or pad v with zeros")
         out = tilejit.empty_like(q, (*iq.shape[:-1], iv.shape[-1]), _result(iq))
     io, il = infos_of(out, lse)
     if tiles is None and not persistent and decodes(iq, ik, iv, case, infos):
@@ -129,7 +132,7 @@ def keys_of_tile(size: int, queries: int, keys: int, wide: int, wide_v: int, cau
     else:
         most = min(most, 128 if wide_v <= 128 and wide <= 192 else 80 if wide_v > 192 else 64)
     even = all(n & (n - 1) == 0 for n in (wide, wide_v))  # a block has one size that is no power of two
-    every = 128 * tilejit.cdiv(queries, 128 * 64)  # of the blocks of queries 64 at most are looked at
+    every = 128 * max(1, tilejit.cdiv(queries, 128 * 64))  # of the blocks of queries 64 at most are looked at
     ends = range(every, queries + every, every) if causal else (queries,)
     seen = [max(1, min(keys, keys - queries + end)) for end in ends]
     sizes = {min(n, most // step * step) for n in SIZES}
