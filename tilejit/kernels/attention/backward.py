@@ -63,8 +63,7 @@ def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
 
 @lru_cache(maxsize=64)
 def tiles_of(wide: int, wide_v: int, case: Case, alone: bool, added: bool) -> tuple[int, int, int]:
-    """Queries and keys of a block, and warps, so that sums find registers. alone: keys and values have a kernel
-    each. added: products' sums begin with rows' numbers, which then take no registers."""
+    """Queries and keys of a block, and warps; see docs/modules.md."""
     if added:
         return (128 if max(wide, wide_v) <= 64 else 64), 128, 8
     more = case.score is not None or case.dropout is not None or case.softcap is not None and case.deterministic
@@ -79,10 +78,7 @@ def query_tiles(wide: int, plain: bool, few: bool = False) -> tuple[int, int, in
 
 
 def shares_of(programs: int, chip: int, blocks: int, group: int, part: float = 1.0) -> tuple[int, int, int]:
-    """How many programs have whole blocks of keys, and in how many shares the others have theirs, which are too few for
-    all multiprocessors, and how many of those by heads: what should take least. part: of `blocks` of queries that
-    programs see; where that is not all of them, those that end early leave room for others, if all do not run at once.
-    """
+    """Programs with whole blocks of keys, shares of the others, and of the heads; see docs/modules.md."""
     over = programs % chip if part == 1 or programs < chip else 0
 
     def cost(way: tuple[int, int]) -> float:

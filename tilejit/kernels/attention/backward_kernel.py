@@ -73,9 +73,7 @@ def by_rows(x, N: tl.constexpr, BM: tl.constexpr, D: tl.constexpr):
 
 @tilejit.kernel
 def pieces(x, y):
-    """[n] and [n] as [n, 16] in bf16, of which the first halves of rows sum up to x and the others to y: three numbers
-    and zeros. y is kept from infinity: where x is wanted it is multiplied
-    by zero."""
+    """[n] and [n] as [n, 16] in bf16; see docs/modules.md."""
     column = tl.arange(0, 16)[None, :]
     x = tl.where(column < 8, x[:, None], tl.clamp(y, -3e38, 3e38, tl.PropagateNan.ALL)[:, None])
     high = x.to(tl.bfloat16)
@@ -89,8 +87,7 @@ def pieces(x, y):
 @tilejit.kernel
 def bound_kernel(k_desc, v_desc, bounds, lost, queries, keys, heads, sequences, GROUP: tl.constexpr,
                  SPANS: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
-    """bounds [batches, kv heads, 2, SPANS]: the greatest elements of spans of a head's keys, and of its values, as
-    `greatest`. lost: see `key_kernel`; cleared. Programs (spans, kv heads, batches)."""
+    """Bounds of the norms of keys and values; see docs/modules.md."""
     span, kv_head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     at = place(batch, kv_head * GROUP, heads, queries, keys, sequences)
     of_keys, of_values = tl.zeros([BN], tl.int32), tl.zeros([BN], tl.int32)
@@ -311,8 +308,7 @@ def join(shares, to, block, piece, before, n, kv_head, batch, keys, scale, BN: t
 @tilejit.kernel
 def join_kernel(shares, dk, dv, keys, scale, kv_heads, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
                 PIECE: tl.constexpr):
-    """Add up what shares of a block of keys have stored, always in the same order, as gradients of keys and values
-    (`Rows`). Programs (blocks in shares, pieces of PIECE numbers)."""
+    """Add up what shares of a block of keys have stored; see docs/modules.md."""
     block, piece = tl.program_id(0), tl.program_id(1)
     n, steps = shares.whole + block, tl.cdiv(keys, BN)
     kv_head, batch, n = n // steps % kv_heads, n // (steps * kv_heads), n % steps
@@ -324,13 +320,63 @@ def join_kernel(shares, dk, dv, keys, scale, kv_heads, BN: tl.constexpr, D: tl.c
 
 
 @tilejit.kernel
+def queries_of_share(n, shares, share, at, opts, prefix, GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Some key from n on is seen by the queries from `begin` to `end`, every one by those from `whole` to `part`; of
+    the heads from `first_head` to `end_head`."""
+    begin, part = queries_of(n, at, opts.band, prefix)
+    whole, end = queries_of(tl.minimum(n + BN, at.keys) - 1, at, opts.band, prefix)
+    begin = begin // BM * BM
+    first_head, end_head = 0, GROUP
+    if shares is not None:
+        if share >= 0:
+            each = tl.cdiv(tl.maximum(end - begin, 0), shares.count // shares.by_heads * BM) * BM
+            begin += share // shares.by_heads * each
+            end = tl.minimum(end, begin + each)
+            if GROUP > 1:
+                end_head = GROUP // shares.by_heads
+                first_head = share % shares.by_heads * end_head
+                end_head += first_head
+    return begin, whole, part, end, first_head, end_head
+
+
+@tilejit.kernel
+def end_keys(sums, units, lost, dk, dv, dk_desc, dv_desc, to, done, shares, share, over, n, kv_head, kv_heads, batch,
+             steps, queries, keys, scale, heads, at, opts, GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+             D: tl.constexpr, DV: tl.constexpr, AT_ONCE: tl.constexpr):
+    """Give a block of keys, or what a share of it has; the last program of a head its gradients of queries."""
+    alone, ended, ends = True, 1, steps
+    if shares is not None:
+        alone, ends = share < 0, steps * shares.count
+        ended = tl.where(alone, shares.count, 1)
+        if share >= 0:
+            if dk is not None:
+                keep_share(shares, dk, over, 0, BN, D, BN * (D + DV))
+            if dv is not None:
+                keep_share(shares, dv, over, BN * D, BN, DV, BN * (D + DV))
+    if alone:
+        if dk_desc is not None:
+            give_keys(dk_desc, dk * scale, n, kv_head, at, opts)
+        if dv_desc is not None:
+            give_keys(dv_desc, dv, n, kv_head, at, opts)
+    if done is not None:
+        before = tl.atomic_add(done + batch * kv_heads + kv_head, ended, sem="acq_rel")
+        if before == ends - ended:
+            if lost is not None:
+                lost += batch * kv_heads + kv_head
+            for g in tl.range(0, GROUP):
+                at = place(batch, kv_head * GROUP + g, heads, queries, keys, opts.sequences)
+                for m in tl.range(0, at.queries, AT_ONCE * BM):
+                    give_queries(to, sums, units, lost, m, queries, scale, at.head, at, opts.sequences, AT_ONCE, BM, D)
+
+
+@tilejit.kernel
 def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_desc, dv_desc, to, done, shares, queries,
                keys, factor, scale, heads, opts, GROUP: tl.constexpr, TAIL: tl.constexpr, SPLIT: tl.constexpr,
                BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, ADDED: tl.constexpr = False,
                AT_ONCE: tl.constexpr = 1):
     """Gradients of BN keys and values of one head (dk_desc or dv_desc is None: of the others only); those of queries,
     without their scale, are added to `sums` if it is given; see docs/modules.md."""
-    steps, kv_heads, share = tl.cdiv(keys, BN), heads // GROUP, -1
+    steps, kv_heads, share, over = tl.cdiv(keys, BN), heads // GROUP, -1, 0
     n, kv_head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if opts.shares is not None:
         place_of, n, _, _, _, _ = share_of(n, 0, 1, opts)
@@ -352,20 +398,7 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
         dk = tl.zeros([BN, D], tl.float32)
     if dv_desc is not None:
         dv = tl.zeros([BN, DV], tl.float32)
-    # Some key is seen by the queries from `begin` to `end`, every key by those from `whole` to `part`.
-    begin, part = queries_of(n, at, opts.band, prefix)
-    whole, end = queries_of(tl.minimum(n + BN, at.keys) - 1, at, opts.band, prefix)
-    begin = begin // BM * BM
-    first_head, end_head = 0, GROUP
-    if shares is not None:
-        if share >= 0:
-            each = tl.cdiv(tl.maximum(end - begin, 0), shares.count // shares.by_heads * BM) * BM
-            begin += share // shares.by_heads * each
-            end = tl.minimum(end, begin + each)
-            if GROUP > 1:
-                end_head = GROUP // shares.by_heads
-                first_head = share % shares.by_heads * end_head
-                end_head += first_head
+    begin, whole, part, end, first_head, end_head = queries_of_share(n, shares, share, at, opts, prefix, GROUP, BM, BN)
     key = (n + tl.arange(0, BN))[:, None]
     whole = tl.where(n + BN <= at.keys, tl.maximum(begin, tl.minimum(tl.cdiv(whole, BM) * BM, end)), end)
     part = tl.maximum(whole, tl.minimum(part // BM * BM, end))
@@ -395,29 +428,8 @@ def key_kernel(q_desc, k_desc, v_desc, grad_desc, stats, sums, units, lost, dk_d
         nothing = tl.sum(tl.sum(dk * 0.0, 1), 0)
         if nothing != nothing:
             tl.atomic_add(lost + batch * kv_heads + kv_head, 1, sem="relaxed")
-    alone, ended, ends = True, 1, steps
-    if shares is not None:
-        alone, ends = share < 0, steps * shares.count
-        ended = tl.where(alone, shares.count, 1)
-        if share >= 0:
-            if dk is not None:
-                keep_share(shares, dk, over, 0, BN, D, BN * (D + DV))
-            if dv is not None:
-                keep_share(shares, dv, over, BN * D, BN, DV, BN * (D + DV))
-    if alone:
-        if dk_desc is not None:
-            give_keys(dk_desc, dk * scale, n, kv_head, at, opts)
-        if dv_desc is not None:
-            give_keys(dv_desc, dv, n, kv_head, at, opts)
-    if done is not None:
-        before = tl.atomic_add(done + batch * kv_heads + kv_head, ended, sem="acq_rel")
-        if before == ends - ended:
-            if lost is not None:
-                lost += batch * kv_heads + kv_head
-            for g in tl.range(0, GROUP):
-                at = place(batch, kv_head * GROUP + g, heads, queries, keys, opts.sequences)
-                for m in tl.range(0, at.queries, AT_ONCE * BM):
-                    give_queries(to, sums, units, lost, m, queries, scale, at.head, at, opts.sequences, AT_ONCE, BM, D)
+    end_keys(sums, units, lost, dk, dv, dk_desc, dv_desc, to, done, shares, share, over, n, kv_head, kv_heads, batch,
+             steps, queries, keys, scale, heads, at, opts, GROUP, BM, BN, D, DV, AT_ONCE)
 
 
 @tilejit.kernel

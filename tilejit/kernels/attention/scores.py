@@ -21,9 +21,7 @@ class Band(NamedTuple):
 
 
 class Mods(NamedTuple):
-    """Changes of scores: softcap * tanh(score / softcap), + slopes[head] * (key - t), `score`(score, batch, head,
-    query, key, *aux) with its `gradient`(grad, score, .., *aux); `mask`(batch, head, query, key, *aux); dropout by
-    `seed`. exact: tanh by fp32 arithmetic, not by `tanh.approx.f32` (within 2^-11, PTX ISA)."""
+    """Changes of scores; see docs/modules.md."""
 
     softcap: Any = None
     slopes: Any = None
@@ -37,8 +35,7 @@ class Mods(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """None where all have the same length: `queries` and `keys` [batch + 1] say where each starts in arrays that have
-    them one after another; `used` [batch] says how many keys each has."""
+    """Several lengths, None where all have the same; see docs/modules.md."""
 
     queries: Any = None
     keys: Any = None
@@ -66,8 +63,7 @@ class Pages(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """For each block of queries how many blocks of keys all of it sees, how many others, and then which those are
-    (int32); `batch`, `head` and `block` are strides."""
+    """Blocks of keys for each block of queries; see docs/modules.md."""
 
     table: Any
     batch: Any
