@@ -43,6 +43,15 @@ def test_the_fewest_spills_are_kept(monkeypatch, spilled, asks, kept):
         assert f".maxntid 128, 1, 1\n.minnctapersm {kept}\n" in ptx and record.numbers["programs"] == kept
 
 
+def test_a_thread_with_all_its_registers_needs_no_more_room(monkeypatch):
+    """Of 168 registers three programs have room, two have more than a thread can use; so has one alone."""
+    asked = []
+    monkeypatch.setattr(ptxas, "assemble", lambda ptx, *more: asked.append("minnctapersm" in ptx) or (
+        b"", Resources(255 if asked[-1] else 168, 8)))
+    spills.assembled(PTX, META, lambda: None)
+    assert asked == [False, True]
+
+
 def test_as_many_programs_as_memory_holds_unless_that_spills(monkeypatch):
     """The directive goes where it spills (a kernel of strips was left with 8 bytes of them); else it stays as it is."""
     text = PTX.replace(", 1\n{", f", 1\n.minnctapersm 3{ALL}\n{{")

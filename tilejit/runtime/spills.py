@@ -38,7 +38,7 @@ def _for_fewer(ptx: str, meta: KernelMetadata, cubin: bytes, least: Resources) -
         if needs.spill_stores < found[2].spill_stores:
             found = text, again, needs, _record("more_registers", f"a multiprocessor has room for {programs} programs",
                                                 programs, least, needs)
-        if not found[2].spill_stores:
+        if not found[2].spill_stores or needs.registers >= 255:  # a thread has no more
             break
     return found
 
