@@ -4,18 +4,24 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import pytest
 
 from tilejit import kernels
 
 
+@cache
+def caches() -> list[Any]:
+    """Every function with a cache in the library's modules."""
+    modules = [importlib.import_module(f"tilejit.kernels.{m.name}") for m in pkgutil.iter_modules(kernels.__path__)]
+    return [value for module in modules for value in vars(module).values() if hasattr(value, "cache_clear")]
+
+
 def forget() -> None:
-    """Empty every cache of the library's modules."""
-    for module in pkgutil.iter_modules(kernels.__path__):
-        for value in vars(importlib.import_module(f"tilejit.kernels.{module.name}")).values():
-            if hasattr(value, "cache_clear"):
-                value.cache_clear()
+    for function in caches():
+        function.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,6 @@ _KINDS = {k.EV_READ: "read", k.EV_WRITE: "write", k.EV_ATOMIC: "atomic"}
 
 
 def deliver(c: Cluster, records: np.ndarray) -> None:
-    """In order."""
     out = c.listener
     assert out is not None
     agent = c.agent(int(records[0, k.EV_WARP]))

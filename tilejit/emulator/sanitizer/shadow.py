@@ -13,16 +13,21 @@ class Region:
     __slots__ = ("width", "at")
 
     def __init__(self, starts: np.ndarray, size: int):
+        if len(starts) == 1:
+            first = int(starts[0])
+            self.width = size if size in _WIDTHS and not first & (size - 1) else 1
+            self.at: slice | np.ndarray = slice(first // self.width, (first + size) // self.width)
+            return
         if size in _WIDTHS and not (starts & (size - 1)).any():
             self.width, rows = size, starts // size
         else:
             self.width, rows = 1, (starts[:, None] + np.arange(size)).reshape(-1)
         n, low = len(rows), int(rows.min())
         dense = int(rows.max()) - low + 1 == n
-        if dense and n > 1:
+        if dense:
             ordered = rows if rows[0] == low and rows[-1] == low + n - 1 else np.sort(rows)
             dense = bool((ordered[1:] - ordered[:-1] == 1).all())
-        self.at: slice | np.ndarray = slice(low, low + n) if dense else rows
+        self.at = slice(low, low + n) if dense else rows
 
     def get(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1, self.width)[self.at]
@@ -38,6 +43,8 @@ class Region:
 
 def distinct(values: np.ndarray) -> list[int]:
     flat = values.reshape(-1)
+    if len(flat) < 64:
+        return sorted(set(flat.tolist()))
     changes = (flat[1:] != flat[:-1]).nonzero()[0]
     return sorted({*flat[changes].tolist(), int(flat[-1])})
 

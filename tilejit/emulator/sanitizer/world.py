@@ -1,4 +1,3 @@
-"""What the sanitizer knows of one cluster: the clocks of its warps, its operations, its accesses."""
 from __future__ import annotations
 
 from functools import reduce
@@ -120,7 +119,6 @@ class World:
         return access.op.clock if access.op is not None else self.clocks[access.slot]
 
     def with_reader(self, number: int, reader: Access, clock: Clock) -> int:
-        """The set `number` and a reader."""
         members = self.sets.members[number]
         if reader.number in members:
             return number
