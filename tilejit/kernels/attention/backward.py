@@ -58,7 +58,7 @@ def apart(case: Case, wide: int, queries: int) -> bool:
 def divided(case: Case, extras: Extras, wide: int, group: int) -> bool:
     """Whether keys and values have a kernel each, for blocks of 128 keys where heads are wide: shared memory and
     registers have no room for both unless scores and masks are plain."""
-    return wide > 128 and _plain(case, extras) and not (wide > 192 and case.high and group > 1)
+    return wide > 128 and _plain(case, extras) and not (case.high and group > 1)
 
 
 @lru_cache(maxsize=64)
