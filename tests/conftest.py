@@ -100,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
 MEETING = frozenset({"bar.sync", "barrier.sync", "bar.red.popc.u32", "bar.red.pred", "bar.warp.sync", "membar", "fence",
                      "griddepcontrol"})
 #: Instructions of all warps of a launch, loops once, from which on it has turns enough for one seed.
-LONG = 50_000
+LONG = 16_000
 
 
 def differing(entry: Any, grid: Any, seeds: int, test: str) -> tuple[tuple[str, ...], Sequence[int]]:
