@@ -224,7 +224,8 @@ def of_blocks(a, b, c, A: tl.constexpr, M: tl.constexpr, K: tl.constexpr):
     tl.store(c + (m[:, None] * M + m)[None], z[None])
 
 
-@pytest.mark.parametrize("a", [0, 1, 2])
+@pytest.mark.parametrize("a", [0, 1, pytest.param(2, marks=pytest.mark.remarks(
+    "spills", "stack", reason="chunks are along the first dimension: two of 128 rows, 256 sums a thread"))])
 def test_reshaped_operands_that_do_not_fit_go_through_a_loop(a):
     x, y = (np.random.default_rng(a).integers(-3, 4, (256, 256)).astype(np.float32) for _ in "xy")
     c = np.zeros((256, 256), np.float32)

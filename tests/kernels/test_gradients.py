@@ -174,7 +174,7 @@ def test_walks(monkeypatch, columns, centred, programs, warps, unit, parts):
     """As many programs as run at once, or a few less, so that rows of each begin alike; in parts where those would be many less."""
     monkeypatch.setattr(tilejit, "clusters", lambda ctas, device: 132 if ctas == 1 else 15)
     rows = matrix("x", np.zeros((4000, columns), BF16))
-    found, _, options = gradients.walk(1, centred, rows, rows)
+    found, _, options = gradients.walk(1, False, centred, rows, rows)
     assert (found, options["num_warps"], options["UNIT"], options["PARTS"]) == (programs, warps, unit, parts)
 
 
