@@ -177,6 +177,8 @@ def shrink(case: Case, ways: dict[str, Callable[[Case], Arrays]], name: str, tri
     while again and tries > 0:
         again = False
         for i in reversed(range(1, len(case.body))):
+            if case.body[i].endswith(" += 1"):  # without it a `while` has no end
+                continue
             depth = len(case.body[i]) - len(case.body[i].lstrip())
             end = i + 1
             while end < len(case.body) and len(case.body[end]) - len(case.body[end].lstrip()) > depth:

@@ -35,3 +35,21 @@ def test_a_difference_is_found_and_made_small():
     assert list(wrong) == ["spoilt"] and wrong["spoilt"].startswith(f"{name}[0] is")
     small = fuzz_run.shrink(case, ways, "spoilt")
     assert len(small.body) < len(case.body) / 2 and any(f"{name} +" in line for line in small.body)
+
+
+def test_loops_keep_their_ends_while_programs_shrink():
+    case = next(c for c in map(program, range(100, 200)) if any("while " in line for line in c.body))
+    tried = []
+
+    def spoilt(c):
+        tried.append(c)
+        return {o.name: np.ones(1, int) for o in c.outputs}
+
+    def right(c):
+        return {o.name: np.zeros(1, int) for o in c.outputs}
+
+    fuzz_run.shrink(case, {"evaluator": right, "spoilt": spoilt}, "spoilt")
+    assert len(tried[-1].body) < len(case.body)
+    for c in tried:
+        steps = [line for line in c.body if line.endswith(" += 1")]
+        assert len(steps) == sum("while " in line for line in c.body)
