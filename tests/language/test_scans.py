@@ -34,9 +34,14 @@ def after(a, b, c, d):
 
 
 @tilejit.kernel
-def recurrence(y, z, x, w, N: tl.constexpr):
+def apart(a, b, c, d):
+    return a + c, tl.minimum(b, d)
+
+
+@tilejit.kernel
+def of_two(y, z, x, w, N: tl.constexpr, COMBINE: tl.constexpr):
     at = tl.arange(0, N)
-    first, second = tl.associative_scan((tl.load(x + at), tl.load(w + at)), 0, after)
+    first, second = tl.associative_scan((tl.load(x + at), tl.load(w + at)), 0, COMBINE)
     tl.store(y + at, first)
     tl.store(z + at, second)
 
@@ -48,7 +53,7 @@ def test_a_combine_function_of_tuples_that_does_not_commute():
         total, state = total * a, state * a + b
         expected.append((total, state))
     wide = np.array([[v & 0xFFFFFFFF for v in row] for row in expected], np.uint32).view(np.int32)
-    equal(recurrence, [wide[:, 0].copy(), wide[:, 1].copy()], x, w, N=128)
+    equal(of_two, [wide[:, 0].copy(), wide[:, 1].copy()], x, w, N=128, COMBINE=after)
 
 
 @tilejit.kernel
@@ -103,20 +108,7 @@ def test_functions_with_assertions():
     np.testing.assert_array_equal(out, np.cumsum(x))
 
 
-@tilejit.kernel
-def apart(a, b, c, d):
-    return a + c, tl.minimum(b, d)
-
-
-@tilejit.kernel
-def of_both(y, z, x, w, N: tl.constexpr):
-    at = tl.arange(0, N)
-    sums, least = tl.associative_scan((tl.load(x + at), tl.load(w + at)), 0, apart)
-    tl.store(y + at, sums)
-    tl.store(z + at, least)
-
-
 def test_a_combine_function_that_folds_each_of_a_tuple_in_its_own_way():
     """What lanes had nothing before them got as a beginning was a sum's for all: least numbers were 0 at most."""
     x, w = np.random.default_rng(3).integers(1, 99, (2, 128), np.int32)
-    equal(of_both, [np.cumsum(x, dtype=np.int32), np.minimum.accumulate(w)], x, w, N=128)
+    equal(of_two, [np.cumsum(x, dtype=np.int32), np.minimum.accumulate(w)], x, w, N=128, COMBINE=apart)

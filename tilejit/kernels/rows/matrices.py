@@ -63,7 +63,7 @@ def same(what: str, x: Any, y: Any, name: str, other: str = "x") -> None:
 
 
 def number(x: float, like: Any, nothing: float | None = None) -> Any:
-    """As precise as an array (in launches only constants have more digits than fp32); None if it changes nothing."""
+    """As precise as an array: a launch's floats are fp32, so in fp64 it is a constant. None if it changes nothing."""
     return None if x == nothing else float(x) if share(like) == 1 else tilejit.language.constexpr(float(x))
 
 

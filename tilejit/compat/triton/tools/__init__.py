@@ -3,7 +3,7 @@ from pathlib import Path
 from tilejit.runtime.ptxas import disassembled
 
 
-def get_sass(cubin_asm: bytes, fun: str | None = None) -> str:
+def get_sass(cubin_asm: bytes, fun: str | None = None) -> str:  # a cubin has one
     return disassembled(cubin_asm)
 
 
